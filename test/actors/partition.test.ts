@@ -1,0 +1,251 @@
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import type { CursorState, Page, Published, TopicRecord } from "../../src/actors/messages.ts";
+import { PartitionActor } from "../../src/actors/partition.ts";
+import type { Failure } from "../../src/protocol/failure.ts";
+import { makeId } from "../../src/protocol/ids.ts";
+import { streamOf } from "../../src/protocol/stream.ts";
+import { packOf, Stage } from "../support/actor-stage.ts";
+
+const stream = streamOf(3, 0);
+const record: TopicRecord = { id: 3, name: "orders", shards: [0], settings: {}, status: "live", createdAt: 0 };
+
+function opened(settings: TopicRecord["settings"] = {}): Stage {
+  const stage = new Stage();
+  stage.run((shelf, env) => PartitionActor.start(stream, shelf, env));
+  stage.answer({ type: "open", record: { ...record, settings } });
+  return stage;
+}
+
+function restart(stage: Stage): void {
+  stage.run((shelf, env) => PartitionActor.start(stream, shelf, env));
+}
+
+function publish(pack: Uint8Array, extra: { unparsed?: boolean; batch?: { producer: string; seq: number } } = {}) {
+  return { type: "publish", pack, unparsed: false, ...extra } as const;
+}
+
+function payloads(stage: Stage): string[] {
+  return stage.blocks.flatMap((block) =>
+    Array.from({ length: block.count }, (_, index) => new TextDecoder().decode(block.pack.payload(index))),
+  );
+}
+
+test("a partition that was never opened knows no topic", () => {
+  const stage = new Stage();
+  stage.run((shelf, env) => PartitionActor.start(stream, shelf, env));
+  assert.is(stage.answer<Failure>(publish(packOf({ payload: 1 }))).code, "unknown_topic");
+});
+
+test("G1: the answer to a publish leaves after the commit, not before", () => {
+  const stage = opened();
+  const ref = stage.ask(publish(packOf({ payload: 1 }, { payload: 2 })));
+  assert.not(stage.answers.has(ref));
+  stage.commit();
+  const answer = stage.answers.get(ref) as Published;
+  assert.equal(answer, {
+    durability: "fsync",
+    runs: [{ index: 0, count: 2, offset: 0, storedAt: stage.wall, salt: 7 }],
+  });
+});
+
+test("opening is durable, idempotent and remembered over a restart", () => {
+  const stage = opened();
+  const commits = stage.commits;
+  stage.answer({ type: "open", record });
+  assert.is(stage.commits, commits, "the same record needs no commit");
+  restart(stage);
+  assert.is(stage.answer<Published>(publish(packOf({ payload: 1 }))).runs[0].offset, 0);
+});
+
+test("an id published again within the window is answered with the first and stored once", () => {
+  const stage = opened();
+  const first = stage.answer<Published>(publish(packOf({ payload: "a", id: "x" })));
+  stage.wall += 1000;
+  const again = stage.answer<Published>(publish(packOf({ payload: "b", id: "x" })));
+  assert.equal(again.runs, [{ ...first.runs[0], duplicate: { ts: first.runs[0].storedAt } }]);
+  assert.equal(payloads(stage), ['"a"']);
+});
+
+test("ids are remembered over a restart and forgotten after the window", () => {
+  const stage = opened();
+  stage.answer(publish(packOf({ payload: "a", id: "x", ts: 42 })));
+  restart(stage);
+  stage.wall += 119_000;
+  assert.equal(stage.answer<Published>(publish(packOf({ payload: "b", id: "x" }))).runs[0].duplicate, { ts: 42 });
+  stage.wall += 1_000;
+  assert.is(stage.answer<Published>(publish(packOf({ payload: "c", id: "x" }))).runs[0].duplicate, undefined);
+  assert.equal(payloads(stage), ['"a"', '"c"']);
+  const kept = [...stage.state.keys()].filter((key) => key.startsWith("dedupe/"));
+  assert.equal(kept, [`dedupe/${stream}/1`], "the first entry is removed");
+});
+
+test("a repetition while the first is being stored waits for it", () => {
+  const stage = opened();
+  const first = stage.ask(publish(packOf({ payload: "a", id: "x" })));
+  const second = stage.ask(publish(packOf({ payload: "b", id: "x" })));
+  assert.not(stage.answers.has(second));
+  stage.commit();
+  assert.is((stage.answers.get(first) as Published).runs[0].offset, 0);
+  assert.equal((stage.answers.get(second) as Published).runs[0].duplicate, { ts: stage.wall });
+  assert.equal(payloads(stage), ['"a"']);
+});
+
+test("of a pack with known and new ids only the new are stored, and each is answered in its place", () => {
+  const stage = opened();
+  stage.answer(publish(packOf({ payload: 0, id: "a" })));
+  const pack = packOf(
+    { payload: 1 },
+    { payload: 2, id: "a" },
+    { payload: 3, id: "b" },
+    { payload: 4, id: "b" },
+    { payload: 5, key: "k" },
+  );
+  const { runs } = stage.answer<Published>(publish(pack));
+  assert.equal(
+    runs.map(({ index, count, offset, duplicate }) => [index, count, offset, duplicate !== undefined]),
+    [
+      [0, 1, 1, false],
+      [1, 1, 0, true],
+      [2, 1, 2, false],
+      [3, 1, 2, true],
+      [4, 1, 3, false],
+    ],
+  );
+  assert.equal(payloads(stage), ["0", "1", "3", "5"]);
+  assert.is(stage.blocks[1].pack.extension(2).key, "k", "what an event carries moves with it");
+});
+
+test("a batch of a producer is stored once, over a restart too", () => {
+  const stage = opened();
+  const batch = { producer: "p", seq: 1 };
+  const first = stage.answer<Published>(publish(packOf({ payload: 1 }, { payload: 2 }), { batch }));
+  restart(stage);
+  const again = stage.answer<Published>(publish(packOf({ payload: 1 }, { payload: 2 }), { batch }));
+  assert.equal(again.runs, [{ ...first.runs[0], duplicate: { ts: first.runs[0].storedAt } }]);
+  assert.equal(payloads(stage), ["1", "2"]);
+  assert.is(
+    stage.answer<Published>(publish(packOf({ payload: 3 }), { batch: { ...batch, seq: 2 } })).runs[0].offset,
+    2,
+  );
+});
+
+test("the names to remember are bounded, and the answer says how long to wait", () => {
+  const stage = opened();
+  const ids = (from: number) => packOf(...Array.from({ length: 500 }, (_, i) => ({ payload: i, id: `${from + i}` })));
+  stage.answer(publish(ids(0)));
+  stage.answer(publish(ids(500)));
+  stage.wall += 20_000;
+  const refused = stage.answer<Failure>(publish(ids(1000)));
+  assert.equal([refused.code, refused.retry_after_ms], ["overloaded", 100_000]);
+  assert.is(stage.answer<Published>(publish(packOf({ payload: 1 }))).runs[0].offset, 1000, "without an id all goes on");
+});
+
+for (const raw of ["7,8", "{", "", "\ufeff1", "1\n", '"\u0001"', "NaN", "1 2"]) {
+  test(`a payload that is not one JSON value on one line is refused: ${JSON.stringify(raw)}`, () => {
+    const stage = opened();
+    const answer = stage.answer<Failure>(publish(packOf({ payload: 1 }, { raw }, { payload: 2 }), { unparsed: true }));
+    assert.is(answer.code, "bad_json");
+    assert.match(answer.msg, "event 1");
+    assert.equal(payloads(stage), []);
+  });
+}
+
+test("a scan gives lines in log order, bounded by events, and goes on where it stopped", () => {
+  const stage = opened();
+  for (let i = 0; i < 3; i++) stage.answer(publish(packOf({ payload: i * 2 }, { payload: i * 2 + 1, key: "k" })));
+  const seen: unknown[] = [];
+  for (let from = 0; ; ) {
+    const page = stage.answer<Page>({ type: "scan", from, to: 6, bytesMax: 1 << 20, eventsMax: 4 });
+    const lines = new TextDecoder().decode(page.lines).split("\n").slice(0, -1);
+    assert.is(lines.length, page.count);
+    assert.is(page.ends.at(-1), page.lines.length);
+    for (const line of lines) {
+      const event = JSON.parse(line);
+      seen.push([event.offset, event.payload, event.key, event.topic]);
+    }
+    from = page.next;
+    if (page.done) break;
+  }
+  assert.equal(
+    seen,
+    [0, 1, 2, 3, 4, 5].map((n) => [n, n, n % 2 === 1 ? "k" : undefined, "orders"]),
+  );
+});
+
+test("a scan bounds by ts what it returns, not what it walks", () => {
+  const stage = opened();
+  stage.answer(publish(packOf({ payload: 0, ts: 10 }, { payload: 1, ts: 30 }, { payload: 2, ts: 20 })));
+  const page = stage.answer<Page>({
+    type: "scan",
+    from: 0,
+    to: 3,
+    fromTs: 20,
+    toTs: 30,
+    bytesMax: 1 << 20,
+    eventsMax: 10,
+  });
+  assert.equal([...page.offsets], [1, 2]);
+  assert.equal([...page.ts], [30, 20]);
+  assert.ok(page.done);
+});
+
+test("an id names an event only if the record at its place has it", () => {
+  const stage = opened();
+  stage.answer(publish(packOf({ payload: 0 }, { payload: 1, id: "own" })));
+  const good = makeId(stage.wall, 0, 0, 7);
+  assert.equal(stage.answer({ type: "locateId", id: good }), { offset: 0, ts: stage.wall });
+  assert.is(stage.answer<Failure>({ type: "locateId", id: makeId(stage.wall, 0, 0, 8) }).code, "unknown_id");
+  assert.is(stage.answer<Failure>({ type: "locateId", id: makeId(stage.wall, 1, 0, 7) }).code, "unknown_id");
+  assert.equal(stage.answer({ type: "locateId", id: "own" }), { offset: 1, ts: stage.wall });
+  assert.is(stage.answer<Failure>({ type: "locateId", id: "other" }).code, "unknown_id");
+});
+
+test("latest gives the newest event of each key, in pages", () => {
+  const stage = opened();
+  stage.answer(
+    publish(packOf({ payload: 1, key: "a" }, { payload: 2, key: "b" }, { payload: 3, key: "a" }, { payload: 4 })),
+  );
+  stage.answer(publish(packOf({ payload: 5, key: "c" })));
+  type Latest = { lines: Uint8Array; count: number; next?: string };
+  const read = (page: Latest) =>
+    new TextDecoder()
+      .decode(page.lines)
+      .split("\n")
+      .slice(0, -1)
+      .map((line) => JSON.parse(line).payload);
+  const first = stage.answer<Latest>({ type: "latest", after: "", limit: 2 });
+  assert.equal(read(first), [3, 2]);
+  assert.is(first.next, "b");
+  const rest = stage.answer<Latest>({ type: "latest", after: "b", limit: 2 });
+  assert.equal(read(rest), [5]);
+  assert.is(rest.next, undefined);
+  assert.equal(read(stage.answer<Latest>({ type: "latest", keys: ["c", "zz"], after: "", limit: 10 })), [5]);
+});
+
+test("retention moves the start when the time has come, and a partition without it has no timer", () => {
+  assert.is(opened().wakeAt, undefined);
+  const stage = opened({ retention: { ageMs: 1000 } });
+  stage.answer(publish(packOf({ payload: 0 }, { payload: 1 })));
+  assert.is(stage.wakeAt, stage.mono + 10_000);
+  stage.pruneTo = 1;
+  stage.wake();
+  assert.is(stage.start, 1);
+  assert.is.not(stage.wakeAt, undefined, "and looks again later");
+});
+
+test("dropping removes every entry and the events, and the partition is unknown from then on", () => {
+  const stage = opened();
+  stage.answer(publish(packOf({ payload: 0, id: "x" })));
+  stage.state.set(`group/${stream}/g`, new TextEncoder().encode("{}"));
+  stage.answer<CursorState | null>({ type: "drop" });
+  assert.equal([...stage.state.keys()], [`group/${stream}/g`], "the group removes its own");
+  assert.equal(stage.told, [{ type: "dropGroup" }]);
+  assert.is(stage.start, stage.end);
+  assert.is(stage.answer<Failure>(publish(packOf({ payload: 1 }))).code, "unknown_topic");
+  assert.is(stage.answer<Failure>({ type: "open", record }).code, "unknown_topic");
+  stage.wake();
+  assert.equal(stage.stopped, [true]);
+});
+
+test.run();
