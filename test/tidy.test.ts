@@ -124,8 +124,9 @@ const mayImport: Record<string, (target: string, typesOnly: boolean) => boolean>
     inFolder(target, "protocol", "store", "runtime", "config.ts") ||
     target === "src/actors/kinds.ts" ||
     (typesOnly && inFolder(target, "actors")),
-  front: (target, typesOnly) =>
-    inFolder(target, "protocol", "runtime", "front", "config.ts") || (typesOnly && target === "src/actors/messages.ts"),
+  // The messages are the whole conversation with the actors, names of cells included; of the actors themselves the front knows none.
+  front: (target) =>
+    inFolder(target, "protocol", "runtime", "front", "config.ts") || target === "src/actors/messages.ts",
   client: (target) => inFolder(target, "protocol", "client"),
   cli: (target) => inFolder(target, "client", "cli"),
   "config.ts": (target) => inFolder(target, "protocol"),
@@ -303,7 +304,7 @@ test("an import against the direction is found", () => {
     ["src/store/log/segment.ts", 'import { clock } from "../../runtime/clock.ts";'],
     ["src/runtime/host.ts", 'import { Partition } from "../actors/partition.ts";'],
     ["src/runtime/pool.ts", 'import { Session } from "../front/session.ts";'],
-    ["src/front/router.ts", 'import { kinds } from "../actors/messages.ts";'],
+    ["src/front/router.ts", 'import { kinds } from "../actors/kinds.ts";'],
     ["src/front/router.ts", 'import type { Partition } from "../actors/partition.ts";'],
     ["src/front/router.ts", 'import type { Store } from "../store/store.ts";'],
     ["src/config.ts", 'import type { Store } from "./store/store.ts";'],

@@ -63,8 +63,8 @@ export class CatalogActor implements Actor {
 
   private resolve(topic: string, partitions: number | undefined, ref: Ref, env: Env): readonly Effect[] {
     const record = this.byName.get(topic);
-    // Held: the record may have been made a moment ago, in the commit that is being gathered.
-    if (record !== undefined) return [{ type: "reply", to: ref, value: record, hold: this.changed.has(record.id) }];
+    // Held: the record may have been made a moment ago, by a commit that is being gathered or is on its way to the disk.
+    if (record !== undefined) return [{ type: "reply", to: ref, value: record, hold: true }];
     if (partitions === undefined) return reply(ref, failure("unknown_topic", `there is no topic ${topic}`));
     const made = this.make(topic, partitions, {}, env);
     return "code" in made ? reply(ref, made) : this.write(made, ref, made);
@@ -98,7 +98,7 @@ export class CatalogActor implements Actor {
     const name = deadLetterTopic(source.name, group);
     const existing = this.byName.get(name);
     if (existing !== undefined && existing.status === "live" && existing.shards.length === source.shards.length) {
-      return [{ type: "reply", to: ref, value: existing, hold: this.changed.has(existing.id) }];
+      return [{ type: "reply", to: ref, value: existing, hold: true }];
     }
     // Left over from an earlier incarnation of the source with other partitions, or about to be deleted: wait until it is gone.
     if (existing !== undefined)

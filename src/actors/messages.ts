@@ -275,8 +275,7 @@ export interface CursorState {
 
 /** For a token bucket. Its rate is set by the first message; asking lends what waits now and at most 20 ms of refill more. */
 export type BucketMessage =
-  /** `overdraw`: one batch of `need` events, lent whole while the bucket is positive. */
-  | { readonly type: "take"; readonly need: number; readonly rate: Rate; readonly overdraw?: boolean }
+  | { readonly type: "take"; readonly need: number; readonly rate: Rate }
   | { readonly type: "endBucket" };
 
 export interface Lent {

@@ -119,7 +119,7 @@ export class PartitionActor implements Actor {
     if (this.dropped) return [reply(ref, failure("unknown_topic", "the topic was deleted"))];
     if (topicIdOf(this.stream) !== record.id) throw new Error(`stream ${this.stream} is not of topic ${record.id}`);
     if (JSON.stringify(record) === JSON.stringify(this.record)) {
-      return [{ type: "reply", to: ref, value: this.info(), hold: this.recordChanged }];
+      return [{ type: "reply", to: ref, value: this.info(), hold: true }];
     }
     this.record = record;
     this.recordChanged = true;

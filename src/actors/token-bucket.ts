@@ -1,5 +1,5 @@
-// A token bucket for the whole node: the front holds only short loans from it. A batch is admitted while the bucket is positive
-// and may overdraw it, so that a batch larger than the burst passes at the long-run rate instead of never.
+// A token bucket for the whole node: the front holds only short loans from it. What a batch overdraws stays with the front as a
+// debt that its next ask includes, so a bucket never lends what it does not have.
 
 import type { Rate } from "../protocol/rate.ts";
 import type { Actor, Effect, Env, Notice, Ref } from "./effects.ts";
@@ -17,7 +17,7 @@ export class TokenBucketActor implements Actor {
     switch (message.type) {
       case "take":
         this.fill(message.rate, env.mono);
-        return [{ type: "reply", to: ref, value: this.lend(message.need, message.rate, message.overdraw === true) }];
+        return [{ type: "reply", to: ref, value: this.lend(message.need, message.rate) }];
       case "endBucket":
         return [{ type: "reply", to: ref, value: null }, { type: "stop" }];
       default:
@@ -35,16 +35,12 @@ export class TokenBucketActor implements Actor {
     this.filledAt = mono;
   }
 
-  private lend(need: number, rate: Rate, overdraw: boolean): Lent {
+  private lend(need: number, rate: Rate): Lent {
     // Rounding of the refill must not refuse the client that waited exactly as long as it was told.
     const whole = Math.floor(this.tokens + 1e-6);
     if (whole < 1) {
-      const missing = (overdraw ? 1 : Math.max(1, Math.min(need, rate.burst))) - this.tokens;
+      const missing = Math.max(1, Math.min(need, rate.burst)) - this.tokens;
       return { tokens: 0, retryAfterMs: Math.max(1, Math.ceil((missing * 1000) / rate.perSec)) };
-    }
-    if (overdraw) {
-      this.tokens -= need;
-      return { tokens: need, retryAfterMs: 0 };
     }
     const spare = Math.floor((rate.perSec * loanMsMax) / 1000);
     const lent = Math.min(whole, need + spare);

@@ -63,6 +63,6 @@ export class BlockView implements BlockHeader {
   }
 
   ts(index: number): number {
-    return this.pack.extended ? (this.pack.extension(index).ts ?? this.storedAt) : this.storedAt;
+    return this.pack.ts(index) ?? this.storedAt;
   }
 }

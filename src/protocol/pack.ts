@@ -15,6 +15,8 @@
 // object in UTF-8 with some of headers, tags, caused_by, sid, in our own spelling (it is spliced into frames as it is).
 // An empty extension (length 0) has nothing. Ranges of a pack are cut with four copies, whatever its size.
 
+import { type Failure, failure } from "./failure.ts";
+
 export const packHeaderBytes = 16;
 export const packFlagExtensions = 1;
 
@@ -24,7 +26,9 @@ const bitTs = 4;
 const bitMeta = 8;
 
 const encoder = new TextEncoder();
-const decoder = new TextDecoder();
+// Without ignoreBOM a decoder takes U+FEFF away from the front of a text, and a key would come back as another key.
+const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+const strictDecoder = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
 
 /** What an event may carry besides its payload. `meta` is the text of a JSON object, without it the event has none. */
 export interface Extension {
@@ -83,13 +87,60 @@ export class PackView {
 
   extension(index: number): Extension {
     if (this.extensionLength(index) === 0) return {};
-    const starts = this.startsOfExtensions();
-    return readExtension(
-      this.bytes,
-      this.view,
-      this.extensionsAt + starts[index],
-      this.extensionsAt + starts[index + 1],
-    );
+    const from = this.extensionAt(index);
+    return readExtension(this.bytes, this.view, from, from + this.extensionLength(index), decoder);
+  }
+
+  /** The extension of an event from outside, or undefined where its text is not UTF-8. */
+  strictExtension(index: number): Extension | undefined {
+    if (this.extensionLength(index) === 0) return {};
+    const from = this.extensionAt(index);
+    try {
+      return readExtension(this.bytes, this.view, from, from + this.extensionLength(index), strictDecoder);
+    } catch (error) {
+      if (error instanceof TypeError) return undefined;
+      throw error;
+    }
+  }
+
+  key(index: number): string | undefined {
+    const length = this.keyLength(index);
+    if (length < 0) return undefined;
+    const at = this.extensionAt(index) + 3;
+    return decoder.decode(this.bytes.subarray(at, at + length));
+  }
+
+  id(index: number): string | undefined {
+    if (!this.has(index, bitId)) return undefined;
+    const at = this.extensionAt(index) + 1 + this.keyBytes(index);
+    return decoder.decode(this.bytes.subarray(at + 1, at + 1 + this.bytes[at]));
+  }
+
+  ts(index: number): number | undefined {
+    if (!this.has(index, bitTs)) return undefined;
+    let at = this.extensionAt(index) + 1 + this.keyBytes(index);
+    if (this.has(index, bitId)) at += 1 + this.bytes[at];
+    return this.view.getFloat64(at, true);
+  }
+
+  meta(index: number): string | undefined {
+    return this.has(index, bitMeta) ? this.extension(index).meta : undefined;
+  }
+
+  /** Whether the event's key is this one, or begins with it; nothing is decoded as long as `text` is ASCII. */
+  keyMatches(index: number, text: string, prefix: boolean): boolean {
+    const length = this.keyLength(index);
+    if (length < text.length) return false;
+    const at = this.extensionAt(index) + 3;
+    for (let i = 0; i < text.length; i++) {
+      const char = text.charCodeAt(i);
+      if (char >= 0x80) {
+        const key = decoder.decode(this.bytes.subarray(at, at + length));
+        return prefix ? key.startsWith(text) : key === text;
+      }
+      if (this.bytes[at + i] !== char) return false;
+    }
+    return prefix || length === text.length;
   }
 
   /** Copies the events from..to as a pack of their own to `target` and gives the number of bytes written. */
@@ -128,6 +179,25 @@ export class PackView {
     return packHeaderBytes + (extensions > 0 ? 8 : 4) * (to - from) + starts[to] - starts[from] + extensions;
   }
 
+  private extensionAt(index: number): number {
+    return this.extensionsAt + this.startsOfExtensions()[index];
+  }
+
+  private has(index: number, bit: number): boolean {
+    return this.extensionLength(index) > 0 && (this.bytes[this.extensionAt(index)] & bit) !== 0;
+  }
+
+  /** Of the key's text; -1 without a key. */
+  private keyLength(index: number): number {
+    return this.has(index, bitKey) ? this.view.getUint16(this.extensionAt(index) + 1, true) : -1;
+  }
+
+  /** Of the key's field, with its length. */
+  private keyBytes(index: number): number {
+    const length = this.keyLength(index);
+    return length < 0 ? 0 : 2 + length;
+  }
+
   private starts(): Uint32Array {
     if (this.payloadStarts === undefined) {
       const starts = new Uint32Array(this.count + 1);
@@ -147,25 +217,31 @@ export class PackView {
   }
 }
 
-function readExtension(bytes: Uint8Array, view: DataView, from: number, to: number): Extension {
+function readExtension(
+  bytes: Uint8Array,
+  view: DataView,
+  from: number,
+  to: number,
+  text: { decode(bytes: Uint8Array): string },
+): Extension {
   const bits = bytes[from];
   const out: { key?: string; id?: string; ts?: number; meta?: string } = {};
   let at = from + 1;
   if (bits & bitKey) {
     const length = view.getUint16(at, true);
-    out.key = decoder.decode(bytes.subarray(at + 2, at + 2 + length));
+    out.key = text.decode(bytes.subarray(at + 2, at + 2 + length));
     at += 2 + length;
   }
   if (bits & bitId) {
     const length = bytes[at];
-    out.id = decoder.decode(bytes.subarray(at + 1, at + 1 + length));
+    out.id = text.decode(bytes.subarray(at + 1, at + 1 + length));
     at += 1 + length;
   }
   if (bits & bitTs) {
     out.ts = view.getFloat64(at, true);
     at += 8;
   }
-  if (bits & bitMeta) out.meta = decoder.decode(bytes.subarray(at, to));
+  if (bits & bitMeta) out.meta = text.decode(bytes.subarray(at, to));
   return out;
 }
 
@@ -203,7 +279,11 @@ function encodeExtension(entry: Extension): Uint8Array | undefined {
   return out;
 }
 
-export function encodePack(entries: readonly PackEntry[]): Uint8Array {
+/** `room` gives the bytes to write to: all of them are written. */
+export function encodePack(
+  entries: readonly PackEntry[],
+  room: (bytes: number) => Uint8Array = (bytes) => new Uint8Array(bytes),
+): Uint8Array {
   const extensions = entries.map(encodeExtension);
   const extended = extensions.some((extension) => extension !== undefined);
   let payloadBytes = 0;
@@ -212,8 +292,8 @@ export function encodePack(entries: readonly PackEntry[]): Uint8Array {
     payloadBytes += entries[i].payload.length;
     extensionBytes += extensions[i]?.length ?? 0;
   }
-  const out = new Uint8Array(packHeaderBytes + (extended ? 8 : 4) * entries.length + payloadBytes + extensionBytes);
-  const view = new DataView(out.buffer);
+  const out = room(packHeaderBytes + (extended ? 8 : 4) * entries.length + payloadBytes + extensionBytes);
+  const view = new DataView(out.buffer, out.byteOffset, out.byteLength);
   view.setUint32(0, entries.length, true);
   view.setUint32(4, extended ? packFlagExtensions : 0, true);
   view.setUint32(8, payloadBytes, true);
@@ -290,40 +370,47 @@ export function mergePacks(packs: readonly PackView[], target: Uint8Array, targe
   }
 }
 
+export interface PackLimits {
+  /** Of one event. */
+  readonly payloadBytesMax: number;
+  readonly countMax: number;
+}
+
 /** Says what is wrong with bytes from outside that claim to be a pack ending exactly at their end, or nothing. */
-export function packFault(
-  bytes: Uint8Array,
-  at: number,
-  limits: { payloadBytesMax: number; countMax: number },
-): string | undefined {
-  if (bytes.length - at < packHeaderBytes) return "batch shorter than its header";
+export function packFault(bytes: Uint8Array, at: number, limits: PackLimits): Failure | undefined {
+  if (bytes.length - at < packHeaderBytes) return failure("bad_frame", "batch shorter than its header");
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const count = view.getUint32(at, true);
   const flags = view.getUint32(at + 4, true);
   const payloadBytes = view.getUint32(at + 8, true);
   const extensionBytes = view.getUint32(at + 12, true);
-  if (count === 0 || count > limits.countMax) return `batch of ${count} events, allowed are 1 to ${limits.countMax}`;
-  if ((flags & ~packFlagExtensions) !== 0) return "unknown batch flags";
-  const extended = (flags & packFlagExtensions) !== 0;
-  if (!extended && extensionBytes !== 0) return "extension bytes without the flag";
+  if (count === 0 || count > limits.countMax)
+    return failure("bad_frame", `batch of ${count} events, allowed are 1 to ${limits.countMax}`);
+  if (flags !== 0 && flags !== packFlagExtensions) return failure("bad_frame", "unknown batch flags");
+  const extended = flags === packFlagExtensions;
+  if (!extended && extensionBytes !== 0) return failure("bad_frame", "extension bytes without the flag");
   const tables = (extended ? 8 : 4) * count;
   if (at + packHeaderBytes + tables + payloadBytes + extensionBytes !== bytes.length)
-    return "batch lengths do not add up";
+    return failure("bad_frame", "batch lengths do not add up");
   let payloadSum = 0;
   let extensionSum = 0;
   const table = at + packHeaderBytes;
   for (let i = 0; i < count; i++) {
     const length = view.getUint32(table + 4 * i, true);
-    if (length === 0) return `event ${i} has no payload`;
+    if (length === 0) return failure("bad_frame", `event ${i} has no payload`);
+    if (length > limits.payloadBytesMax)
+      return failure("too_large", `payload of event ${i} has ${length} bytes, allowed are ${limits.payloadBytesMax}`);
     payloadSum += length;
     if (extended) extensionSum += view.getUint32(table + 4 * (count + i), true);
   }
-  if (payloadSum !== payloadBytes || extensionSum !== extensionBytes) return "batch lengths do not add up";
+  if (payloadSum !== payloadBytes || extensionSum !== extensionBytes)
+    return failure("bad_frame", "batch lengths do not add up");
   if (!extended) return undefined;
   let from = table + tables + payloadBytes;
   for (let i = 0; i < count; i++) {
     const length = view.getUint32(table + 4 * (count + i), true);
-    if (length > 0 && !extensionFits(bytes, view, from, from + length)) return `event ${i} has a broken extension`;
+    if (length > 0 && !extensionFits(bytes, view, from, from + length))
+      return failure("bad_frame", `event ${i} has a broken extension`);
     from += length;
   }
   return undefined;

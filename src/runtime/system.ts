@@ -5,6 +5,8 @@ import type { Sample } from "../actors/effects.ts";
 import type { Address, Answer, MessageOf, MessageType, Signal } from "../actors/messages.ts";
 import type { Damage } from "../store/store.ts";
 
+export type { Sample } from "../actors/effects.ts";
+
 export interface ShardState {
   readonly shard: number;
   readonly worker: number;

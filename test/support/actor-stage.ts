@@ -93,7 +93,8 @@ export class Stage {
   }
 
   commit(): void {
-    this.commits++;
+    // With nothing to write there is no commit, and replies that were held leave.
+    if (this.gathered.length > 0 || this.persists) this.commits++;
     const placed: Placed[] = [];
     const packs = this.gathered.map(({ pack }) => new PackView(pack));
     let offset = this.end;

@@ -1,0 +1,156 @@
+// The way of dying events to the dead-letter topic: which topic that is, from the catalog; the stored event, from the log; then the
+// copy is appended and the event settled in one step, so that both are in the same commit. The dead-letter partition lies in the
+// shard of its source for that.
+
+import type { BlockView } from "../protocol/block.ts";
+import { isFailure } from "../protocol/failure.ts";
+import { encodePack, type PackEntry } from "../protocol/pack.ts";
+import { partitionOf, streamOf } from "../protocol/stream.ts";
+import { deadLetterEntry } from "./dead-letter.ts";
+import type { Effect, Env, Shelf } from "./effects.ts";
+import { entryKeys } from "./entries.ts";
+import { endReasons, type LeaseLedger } from "./lease-ledger.ts";
+import { type Answer, catalogAddress, partitionCell, type TopicRecord } from "./messages.ts";
+
+const readBytesMax = 256 * 1024;
+const movedBytesMax = 1024 * 1024;
+const retryMs = 1000;
+
+export class Burial {
+  /** When a step that failed is tried again. */
+  retryAt: number | undefined;
+  private readonly stream: number;
+  private readonly source: TopicRecord;
+  private readonly group: string;
+  private readonly shelf: Shelf;
+  private readonly ledger: LeaseLedger;
+  private readonly nextTag: () => number;
+  private record: TopicRecord | undefined;
+  /** The dead-letter partition was told of its topic since the catalog named it. */
+  private told = false;
+  private asking: number | undefined;
+  private reading: { readonly tag: number; readonly from: number; readonly to: number } | undefined;
+
+  constructor(options: {
+    stream: number;
+    source: TopicRecord;
+    group: string;
+    shelf: Shelf;
+    ledger: LeaseLedger;
+    nextTag: () => number;
+  }) {
+    this.stream = options.stream;
+    this.source = options.source;
+    this.group = options.group;
+    this.shelf = options.shelf;
+    this.ledger = options.ledger;
+    this.nextTag = options.nextTag;
+  }
+
+  request(env: Env, effects: Effect[]): void {
+    const { dying } = this.ledger.again;
+    if (this.retryAt !== undefined && env.mono >= this.retryAt) this.retryAt = undefined;
+    if (dying.size === 0 || this.retryAt !== undefined) return;
+    if (this.record === undefined) {
+      if (this.asking !== undefined) return;
+      this.asking = this.nextTag();
+      const message = { type: "deadLetter", topicId: this.source.id, group: this.group } as const;
+      effects.push({ type: "ask", to: catalogAddress, message, tag: this.asking });
+    } else if (this.reading === undefined) {
+      this.reading = { tag: this.nextTag(), from: dying.first, to: dying.firstEnd };
+      effects.push({ type: "read", stream: this.stream, bytesMax: readBytesMax, ...this.reading });
+    }
+  }
+
+  answer(tag: number, answer: Answer, env: Env): void {
+    if (tag !== this.asking) return;
+    this.asking = undefined;
+    const record = answer as Answer<"deadLetter">;
+    if (isFailure(record) || record.shards[partitionOf(this.stream)] !== this.shelf.shard) {
+      this.retryAt = env.mono + retryMs;
+      return;
+    }
+    this.record = record;
+    this.told = false;
+  }
+
+  /** The books were rewound or moved: what is being read is of no use. */
+  reset(): void {
+    this.reading = undefined;
+  }
+
+  failed(tag: number, env: Env): boolean {
+    if (tag !== this.reading?.tag) return false;
+    this.reading = undefined;
+    this.retryAt = env.mono + retryMs;
+    return true;
+  }
+
+  /** False when the read was not from here. The cursor has changed when something was settled: the caller persists. */
+  blocks(tag: number, blocks: readonly BlockView[], next: number, env: Env, effects: Effect[]): boolean {
+    const { reading, record } = this;
+    if (reading === undefined || tag !== reading.tag) return false;
+    this.reading = undefined;
+    if (record === undefined) return true;
+    const stream = streamOf(record.id, partitionOf(this.stream));
+    if (this.shelf.entry(entryKeys.partition(stream)) === undefined && this.told) {
+      // Not there although it was opened: still in the commit under way, or its topic was deleted. The catalog knows.
+      this.record = undefined;
+      return true;
+    }
+    const moved = this.copies(reading, blocks, next, env);
+    if (moved.length === 0) {
+      if (blocks.length === 0 && next <= reading.from) this.retryAt = env.mono + retryMs;
+      return true;
+    }
+    if (this.shelf.entry(entryKeys.partition(stream)) === undefined) {
+      const to = { shard: this.shelf.shard, cell: partitionCell(stream) };
+      effects.push({ type: "tell", to, message: { type: "open", record } });
+      this.told = true;
+    }
+    effects.push({ type: "append", stream, pack: encodePack(moved), tag: this.nextTag(), tsMax: 0, tsGiven: 0 });
+    return true;
+  }
+
+  /** Settles the dying events that were read and gives their copies; those whose bytes are gone are settled without. */
+  private copies(
+    reading: { readonly from: number; readonly to: number },
+    blocks: readonly BlockView[],
+    next: number,
+    env: Env,
+  ): PackEntry[] {
+    const { again } = this.ledger;
+    const moved: PackEntry[] = [];
+    let bytes = 0;
+    let at = reading.from;
+    for (const block of blocks) {
+      this.skip(at, Math.min(block.firstOffset, reading.to), env);
+      at = Math.max(at, block.firstOffset);
+      for (let offset = again.dying.nextIn(at); offset < block.endOffset; offset = again.dying.nextIn(at)) {
+        if (bytes >= movedBytesMax) return moved;
+        const entry = deadLetterEntry(block, offset - block.firstOffset, {
+          topic: this.source.name,
+          group: this.group,
+          attempts: again.attemptsOf(offset),
+          reason: again.reasons.get(offset) ?? endReasons.deadline,
+        });
+        moved.push(entry);
+        bytes += entry.payload.length;
+        this.ledger.bury(offset, env.mono);
+        this.ledger.totals.deadLettered++;
+        at = offset + 1;
+      }
+      at = block.endOffset;
+    }
+    if (blocks.length === 0 && next > reading.from) this.skip(reading.from, Math.min(next, reading.to), env);
+    return moved;
+  }
+
+  private skip(from: number, to: number, env: Env): void {
+    const { dying } = this.ledger.again;
+    for (let offset = dying.nextIn(from); offset < to; offset = dying.nextIn(offset)) {
+      this.ledger.bury(offset, env.mono);
+      this.ledger.totals.skipped++;
+    }
+  }
+}

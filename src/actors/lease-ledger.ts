@@ -1,0 +1,391 @@
+// The books of a group on one partition: who holds which event, what is settled, what comes again and when. It knows offsets,
+// tokens and members, and neither messages nor effects; lease-table.ts drives it.
+//
+//   below floor          settled, all of it
+//   floor .. ring.next   looked at: settled (in `settled`) or in one of the states of lease-ring.ts
+//   ring.next ..         not looked at since the start; what `settled` and the attempts say of it comes from the cursor
+//
+// Invariant: floor <= ring.next, every event between them is either in `settled` or unsettled in the ring, never both; a member's
+// free slots and its leases are what it was granted and has not given back.
+
+import type { BlockView } from "../protocol/block.ts";
+import type { Cursor } from "./cursor.ts";
+import { Deadlines } from "./deadlines.ts";
+import type { Env } from "./effects.ts";
+import { KeyLines } from "./key-lines.ts";
+import { Latency } from "./latency.ts";
+import { LeaseRing, leaseState, noHolder } from "./lease-ring.ts";
+import type { Member, Members } from "./members.ts";
+import { RangeSet } from "./range-set.ts";
+import { type Policy, Redelivery } from "./redelivery.ts";
+
+/** Why a lease ended without an ack, in the words of the dead letter. */
+export const endReasons = {
+  deadline: "the ack deadline passed",
+  disconnect: "the member disconnected",
+  unsubscribe: "the member unsubscribed",
+  nack: "nacked without a reason",
+} as const;
+
+export interface Totals {
+  delivered: number;
+  redelivered: number;
+  acked: number;
+  nacked: number;
+  expired: number;
+  deadLettered: number;
+  filtered: number;
+  skipped: number;
+}
+
+export class LeaseLedger {
+  readonly ring: LeaseRing;
+  readonly settled = new RangeSet();
+  readonly keys = new KeyLines();
+  readonly again: Redelivery;
+  readonly deadlines: Deadlines;
+  readonly latency = new Latency();
+  readonly totals: Totals = {
+    delivered: 0,
+    redelivered: 0,
+    acked: 0,
+    nacked: 0,
+    expired: 0,
+    deadLettered: 0,
+    filtered: 0,
+    skipped: 0,
+  };
+  floor = 0;
+  private readonly members: Members;
+  private readonly unsettledMax: number;
+
+  constructor(options: { members: Members; unsettledMax: number; policy: Policy }) {
+    this.members = options.members;
+    this.unsettledMax = options.unsettledMax;
+    this.ring = new LeaseRing(options.unsettledMax);
+    this.again = new Redelivery(this.ring, options.policy);
+    this.deadlines = new Deadlines(this.ring, leaseState.leased);
+  }
+
+  /** The first offset never looked at and not settled. */
+  get next(): number {
+    return this.settled.nextOut(this.ring.next);
+  }
+
+  /** How many more events may be unsettled. */
+  get room(): number {
+    return this.unsettledMax - this.ring.unsettled;
+  }
+
+  // ------------------------------------------------------------------------------------------------------------ position
+
+  restore(cursor: Cursor, now: number): void {
+    this.moveTo(cursor.floor);
+    for (const [from, to] of cursor.ranges) this.settled.add(from, to);
+    this.again.restore(cursor, now);
+  }
+
+  /** A new position: nothing of what was before counts any more. */
+  moveTo(floor: number): void {
+    this.voidAll();
+    this.again.clear();
+    this.settled.clear();
+    this.floor = floor;
+    this.ring.reset(floor);
+  }
+
+  /** Looks at everything above the floor again, as after a restart. Nobody holds anything. */
+  rewind(): void {
+    if (this.ring.counts[leaseState.leased] > 0) throw new Error("a rewind under live leases");
+    this.again.rewind();
+    this.keys.clear();
+    this.deadlines.clear();
+    this.ring.reset(this.floor);
+  }
+
+  /** What is below `start` is gone for good. */
+  trim(start: number, now: number): void {
+    if (start <= this.floor) return;
+    for (const offset of this.ring.unsettledBelow(start, this.floor)) {
+      const slot = this.ring.slotOf(offset);
+      this.ring.token[slot] = 0;
+      this.release(offset, slot, now);
+    }
+    this.totals.skipped += start - this.floor - this.settled.countIn(this.floor, start);
+    this.settled.remove(this.floor, start);
+    this.again.forgetRange(0, start);
+    this.floor = start;
+    this.absorb();
+  }
+
+  // ---------------------------------------------------------------------------------------------------------------- walk
+
+  /** Passes over fresh offsets that nobody will get; gives how many of them were not settled before. */
+  pass(from: number, to: number): number {
+    const count = to - from - this.settled.countIn(from, to);
+    if (this.again.reachesTo(from)) this.again.forgetRange(from, to);
+    this.settleRange(from, to);
+    if (to > this.ring.next) this.ring.advance(to, this.floor);
+    return count;
+  }
+
+  /** Takes a fresh event in; it has a place now and is in no state yet. */
+  admit(offset: number, block: BlockView): number {
+    this.ring.advance(offset + 1, this.floor);
+    const slot = this.ring.claim(offset);
+    this.describe(offset, slot, block);
+    this.ring.token[slot] = 0;
+    this.ring.holder[slot] = noHolder;
+    return slot;
+  }
+
+  /** A fresh event that cannot be delivered as it comes: it was attempted before, or an earlier event of its key is out. */
+  setAside(offset: number, slot: number, blocked: boolean, now: number): void {
+    if (blocked) this.ring.enter(slot, leaseState.blocked);
+    else this.again.place(offset, slot, this.again.takeDelay(offset, now), now);
+  }
+
+  // -------------------------------------------------------------------------------------------------------------- leases
+
+  /** Leases consecutive fresh events, which need no place yet. */
+  leaseFresh(member: Member, block: BlockView, offset: number, count: number, token: number, now: number): void {
+    const { ring } = this;
+    ring.advance(offset + count, this.floor);
+    for (let i = 0; i < count; i++) {
+      const slot = ring.claim(offset + i);
+      this.describe(offset + i, slot, block);
+      ring.state[slot] = leaseState.leased;
+      this.hold(slot, member, token + i, now);
+    }
+    ring.counts[leaseState.leased] += count;
+    this.handOut(member, offset, count, now);
+  }
+
+  /** Leases consecutive events that wait for redelivery or were admitted. */
+  lease(member: Member, offset: number, count: number, token: number, now: number): void {
+    const { ring } = this;
+    for (let i = 0; i < count; i++) {
+      const slot = ring.slotOf(offset + i);
+      if (ring.state[slot] === leaseState.waiting) this.again.withdraw(offset + i, slot);
+      ring.enter(slot, leaseState.leased);
+      this.hold(slot, member, token + i, now);
+    }
+    this.handOut(member, offset, count, now);
+  }
+
+  /** The end of a lease that settles nothing: the event comes again, to anyone, after its wait. */
+  giveBack(
+    offset: number,
+    slot: number,
+    end: { counted: boolean; byDisconnect: boolean; delayMs: number | undefined; reason: string },
+    now: number,
+  ): void {
+    this.unlease(offset, slot);
+    if (!end.counted) {
+      this.again.place(offset, slot, 0, now);
+      return;
+    }
+    this.again.count(offset, end.byDisconnect);
+    this.again.place(offset, slot, end.delayMs ?? this.again.backoffMs(offset), now);
+    if (this.ring.state[slot] === leaseState.dying) this.again.reasons.set(offset, end.reason);
+  }
+
+  /** The deadline has passed. The lease is lost when the event is leased again, so its token stays. */
+  private expire(offset: number, slot: number, now: number): void {
+    const { ring } = this;
+    if (ring.until[slot] > now) {
+      ring.alarm[slot] = ring.until[slot];
+      this.deadlines.addAlone(offset, 1, ring.until[slot]);
+      return;
+    }
+    const member = this.holderOf(slot);
+    // What a stalled socket has not taken was never seen by the client: neither its attempt nor its lease counts.
+    const counted = !(member.stalled && ring.sequence[slot] > member.written);
+    this.giveBack(offset, slot, { counted, byDisconnect: false, delayMs: undefined, reason: endReasons.deadline }, now);
+    if (!counted) ring.token[slot] = 0;
+    this.totals.expired++;
+  }
+
+  /** Ends what is past its time; gives whether a lease ended. */
+  tick(now: number): boolean {
+    const before = this.totals.expired;
+    this.deadlines.fire(now, (offset, slot) => this.expire(offset, slot, now));
+    this.again.endBackoffs(now);
+    return this.totals.expired > before;
+  }
+
+  /** True when an attempt was counted. */
+  leave(member: Member, written: number, cause: "unsubscribe" | "disconnect" | "shutdown", now: number): boolean {
+    const { ring } = this;
+    let anyCounted = false;
+    for (const offset of member.leases === 0 ? [] : ring.unsettledBelow(ring.next, this.floor)) {
+      const slot = ring.slotOf(offset);
+      if (ring.state[slot] !== leaseState.leased || ring.holder[slot] !== member.number) continue;
+      const counted = cause !== "shutdown" && ring.sequence[slot] <= written;
+      const byDisconnect = cause === "disconnect";
+      const delayMs = byDisconnect ? undefined : 0;
+      const reason = byDisconnect ? endReasons.disconnect : endReasons.unsubscribe;
+      ring.token[slot] = 0;
+      this.giveBack(offset, slot, { counted, byDisconnect, delayMs, reason }, now);
+      anyCounted ||= counted;
+    }
+    this.members.remove(member);
+    return anyCounted;
+  }
+
+  extend(offset: number, slot: number, until: number): void {
+    const { ring } = this;
+    ring.until[slot] = until;
+    if (until >= ring.alarm[slot]) return;
+    ring.alarm[slot] = until;
+    this.deadlines.addAlone(offset, 1, until);
+  }
+
+  /** A lapsed lease that its member extends: the attempt goes on. False when the member is gone. */
+  revive(offset: number, slot: number, until: number): boolean {
+    const { ring } = this;
+    const member = this.members.get(ring.holder[slot]);
+    if (member === undefined) return false;
+    this.again.withdraw(offset, slot);
+    this.again.uncount(offset);
+    this.again.reasons.delete(offset);
+    ring.enter(slot, leaseState.leased);
+    member.leases++;
+    member.slots--;
+    ring.until[slot] = until;
+    ring.alarm[slot] = until;
+    this.deadlines.addAlone(offset, 1, until);
+    return true;
+  }
+
+  // ------------------------------------------------------------------------------------------------------------ settling
+
+  /** Whether a lease is on the event, or was the last one and has only passed its deadline. */
+  isHeld(slot: number): boolean {
+    const state = this.ring.state[slot];
+    return (
+      state === leaseState.leased ||
+      ((state === leaseState.waiting || state === leaseState.dying) && this.ring.token[slot] !== 0)
+    );
+  }
+
+  /** Settles without moving the floor, so that a run of acks moves it once: the caller adds the range. */
+  ack(offset: number, slot: number, env: Env): void {
+    this.totals.acked++;
+    this.latency.observe(Math.max(0, env.wall - this.ring.born[slot]));
+    this.release(offset, slot, env.mono);
+  }
+
+  nack(offset: number, slot: number, delayMs: number | undefined, reason: string, now: number): void {
+    this.totals.nacked++;
+    this.ring.token[slot] = 0;
+    if (this.ring.state[slot] === leaseState.leased) {
+      this.giveBack(offset, slot, { counted: true, byDisconnect: false, delayMs, reason }, now);
+      return;
+    }
+    // Past its deadline: that end was counted, what the nack says of the wait and the reason still holds.
+    this.again.withdraw(offset, slot);
+    this.again.place(offset, slot, delayMs ?? this.again.backoffMs(offset), now);
+    if (this.ring.state[slot] === leaseState.dying) this.again.reasons.set(offset, reason);
+  }
+
+  /** The event has been moved to the dead letters, or is gone. */
+  bury(offset: number, now: number): void {
+    const slot = this.ring.slotOf(offset);
+    this.ring.token[slot] = 0;
+    this.release(offset, slot, now);
+    this.settleRange(offset, offset + 1);
+  }
+
+  settleRange(from: number, to: number): void {
+    if (from === this.floor && this.settled.first >= to) this.floor = to;
+    else this.settled.add(from, to);
+    this.absorb();
+  }
+
+  holderOf(slot: number): Member {
+    const member = this.members.get(this.ring.holder[slot]);
+    if (member === undefined) throw new Error(`a lease without a member: ${this.ring.holder[slot]}`);
+    return member;
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- inside
+
+  /** Takes the event out of whatever it is in. */
+  private release(offset: number, slot: number, now: number): void {
+    const { ring } = this;
+    if (ring.state[slot] === leaseState.leased) this.unlease(offset, slot);
+    else this.again.withdraw(offset, slot);
+    ring.enter(slot, leaseState.settled);
+    this.again.forget(offset);
+    if (this.keys.size === 0) return;
+    const first = this.keys.leave(offset);
+    if (first !== undefined) this.again.place(first, ring.slotOf(first), this.again.takeDelay(first, now), now);
+  }
+
+  private unlease(offset: number, slot: number): void {
+    const member = this.holderOf(slot);
+    member.leases--;
+    member.slots++;
+    if (member.alone === offset) member.alone = -1;
+  }
+
+  private hold(slot: number, member: Member, token: number, now: number): void {
+    const { ring } = this;
+    const deadline = now + member.ackTimeoutMs;
+    ring.token[slot] = token;
+    ring.holder[slot] = member.number;
+    ring.sequence[slot] = ++member.sequence;
+    ring.until[slot] = deadline;
+    ring.alarm[slot] = deadline;
+    ring.leasedAt[slot] = now;
+  }
+
+  private handOut(member: Member, offset: number, count: number, now: number): void {
+    member.leases += count;
+    member.slots -= count;
+    member.tokens -= count;
+    this.totals.delivered += count;
+    this.deadlines.add(member.ackTimeoutMs, offset, count, now + member.ackTimeoutMs);
+  }
+
+  private describe(offset: number, slot: number, block: BlockView): void {
+    const { ring } = this;
+    ring.storedAt[slot] = block.storedAt;
+    ring.salt[slot] = block.salt;
+    ring.born[slot] = block.storedAt;
+    if (!block.pack.extended) return;
+    const index = offset - block.firstOffset;
+    const id = block.pack.id(index);
+    if (id !== undefined) ring.name(offset, id);
+    const meta = block.pack.meta(index);
+    if (meta?.includes('"t0"')) ring.born[slot] = bornAt(meta) ?? block.storedAt;
+  }
+
+  private absorb(): void {
+    if (this.settled.first <= this.floor) {
+      const end = this.settled.firstEnd;
+      this.settled.remove(this.floor, end);
+      this.floor = end;
+    }
+    // Ranges that the cursor brought along reach beyond what was looked at.
+    if (this.floor > this.ring.next) this.ring.advance(this.floor, this.floor);
+  }
+
+  private voidAll(): void {
+    for (const member of this.members.all()) {
+      member.slots += member.leases;
+      member.leases = 0;
+      member.alone = -1;
+    }
+    this.keys.clear();
+    this.deadlines.clear();
+  }
+}
+
+/** A publisher may say in the header `t0` when its work began. */
+function bornAt(meta: string): number | undefined {
+  const { headers } = JSON.parse(meta) as { headers?: Record<string, string> };
+  const t0 = Number(headers?.t0);
+  return t0 > 0 ? t0 : undefined;
+}

@@ -1,0 +1,186 @@
+// What members say of the events they hold: ack, nack, extend, by id or in runs of offsets. `lease` fences (G7): what names a lease
+// counts if that lease is still on the event, or has only passed its deadline and the event was not leased again; otherwise it
+// is refused and changes nothing. What names none counts if the member holds the event.
+
+import { type Failure, failure } from "../protocol/failure.ts";
+import { parseId } from "../protocol/ids.ts";
+import { parseLease } from "../protocol/lease.ts";
+import { boundReason } from "./dead-letter.ts";
+import type { Env } from "./effects.ts";
+import { endReasons, type LeaseLedger } from "./lease-ledger.ts";
+import { leaseState } from "./lease-ring.ts";
+import type { LeaseRun, MessageOf, SettleEntry, SettleResult } from "./messages.ts";
+
+const lost = failure("lease_lost", "the lease is no longer on this event");
+
+/** Gives one result per entry, or null when all are plain. */
+export function settleEntries(
+  ledger: LeaseLedger,
+  partition: number,
+  message: MessageOf<"settle">,
+  env: Env,
+): { readonly results: readonly SettleResult[] | null; readonly changed: boolean } {
+  const results: SettleResult[] = [];
+  let plain = true;
+  let changed = false;
+  for (const entry of message.entries) {
+    const result = settleEntry(ledger, partition, message.member, entry, env);
+    results.push(result);
+    if (result === null) changed = true;
+    else plain = false;
+  }
+  return { results: plain ? null : results, changed };
+}
+
+function settleEntry(
+  ledger: LeaseLedger,
+  partition: number,
+  member: number,
+  entry: SettleEntry,
+  env: Env,
+): SettleResult {
+  const { ring } = ledger;
+  const slot = slotOfId(ledger, partition, entry.id);
+  if (entry.lease === undefined) {
+    if (slot < 0 || ring.holder[slot] !== member || !ledger.isHeld(slot)) return "stale";
+  } else {
+    if (slot < 0 || !names(ledger, slot, entry.lease, env)) return lost;
+    // Settled by this very lease: the client did not hear the first OK.
+    if (ring.state[slot] === leaseState.settled) return "stale";
+  }
+  const offset = ring.owner[slot];
+  if (entry.ack) {
+    ledger.ack(offset, slot, env);
+    ledger.settleRange(offset, offset + 1);
+  } else {
+    ledger.nack(offset, slot, entry.delayMs, reasonOf(entry.reason), env.mono);
+  }
+  return null;
+}
+
+/** Gives the runs, cut where needed, whose leases were lost. */
+export function settleRuns(
+  ledger: LeaseLedger,
+  message: MessageOf<"settleRuns">,
+  env: Env,
+): { readonly lost: LeaseRun[]; readonly changed: boolean } {
+  const { ring } = ledger;
+  const { ack, delayMs } = message;
+  const reason = reasonOf(message.reason);
+  const lostRuns: LeaseRun[] = [];
+  let changed = false;
+  for (const run of message.runs) {
+    // What was acked and not yet added to what is settled; in one stretch, so that the floor moves once.
+    let from = run.offset;
+    let to = run.offset;
+    for (let i = 0; i < run.count; i++) {
+      const offset = run.offset + i;
+      const slot = run.epoch === env.epoch && run.token > 0 ? ring.slotOf(offset) : -1;
+      if (slot < 0 || ring.token[slot] !== run.token + i) {
+        addLost(lostRuns, run, i);
+        continue;
+      }
+      if (ring.state[slot] === leaseState.settled) continue;
+      changed = true;
+      if (!ack) {
+        ledger.nack(offset, slot, delayMs, reason, env.mono);
+        continue;
+      }
+      ledger.ack(offset, slot, env);
+      if (offset !== to) {
+        if (to > from) ledger.settleRange(from, to);
+        from = offset;
+      }
+      to = offset + 1;
+    }
+    if (to > from) ledger.settleRange(from, to);
+  }
+  return { lost: lostRuns, changed };
+}
+
+/** The failure, or whether the attempts changed: a lease that had lapsed goes on. */
+export function extendEntry(
+  ledger: LeaseLedger,
+  partition: number,
+  message: MessageOf<"extend">,
+  env: Env,
+): Failure | { readonly changed: boolean } {
+  const slot = slotOfId(ledger, partition, message.id);
+  if (slot < 0) return failure("unknown_id", `no lease on ${message.id}`);
+  if (message.lease === undefined) {
+    if (ledger.ring.holder[slot] !== message.member || !ledger.isHeld(slot)) {
+      return failure("unknown_id", `this subscription has no lease on ${message.id}`);
+    }
+  } else if (!names(ledger, slot, message.lease, env)) {
+    return lost;
+  }
+  const outcome = extendSlot(ledger, slot, message.extendMs, env);
+  return outcome === "lost" ? lost : { changed: outcome === "revived" };
+}
+
+export function extendRuns(
+  ledger: LeaseLedger,
+  message: MessageOf<"extendRuns">,
+  env: Env,
+): { readonly lost: LeaseRun[]; readonly changed: boolean } {
+  const { ring } = ledger;
+  const lostRuns: LeaseRun[] = [];
+  let changed = false;
+  for (const run of message.runs) {
+    for (let i = 0; i < run.count; i++) {
+      const slot = run.epoch === env.epoch && run.token > 0 ? ring.slotOf(run.offset + i) : -1;
+      const named = slot >= 0 && ring.token[slot] === run.token + i;
+      const outcome = named ? extendSlot(ledger, slot, message.extendMs, env) : "lost";
+      if (outcome === "lost") addLost(lostRuns, run, i);
+      changed ||= outcome === "revived";
+    }
+  }
+  return { lost: lostRuns, changed };
+}
+
+function extendSlot(ledger: LeaseLedger, slot: number, extendMs: number, env: Env): "extended" | "revived" | "lost" {
+  const { ring } = ledger;
+  const until = env.mono + extendMs;
+  if (ring.state[slot] === leaseState.leased) {
+    ledger.extend(ring.owner[slot], slot, until);
+    return "extended";
+  }
+  return ledger.isHeld(slot) && ledger.revive(ring.owner[slot], slot, until) ? "revived" : "lost";
+}
+
+/** A parsed id counts only if the record that it points to has that id. */
+function slotOfId(ledger: LeaseLedger, partition: number, id: string): number {
+  const { ring } = ledger;
+  const parts = parseId(id);
+  if (parts !== undefined && parts.partition === partition) {
+    const slot = ring.slotOf(parts.offset);
+    if (slot >= 0 && ring.storedAt[slot] === parts.storedAt && ring.salt[slot] === parts.salt) return slot;
+  }
+  const offset = ring.find(id);
+  return offset === undefined ? -1 : ring.slotOf(offset);
+}
+
+function names(ledger: LeaseLedger, slot: number, text: string, env: Env): boolean {
+  const lease = parseLease(text);
+  return lease !== undefined && lease.epoch === env.epoch && lease.token > 0 && lease.token === ledger.ring.token[slot];
+}
+
+function reasonOf(reason: string | undefined): string {
+  return reason === undefined || reason === "" ? endReasons.nack : boundReason(reason);
+}
+
+function addLost(runs: LeaseRun[], run: LeaseRun, index: number): void {
+  const offset = run.offset + index;
+  const token = run.token + index;
+  const last = runs[runs.length - 1];
+  if (
+    last !== undefined &&
+    last.epoch === run.epoch &&
+    last.offset + last.count === offset &&
+    last.token + last.count === token
+  ) {
+    runs[runs.length - 1] = { ...last, count: last.count + 1 };
+  } else {
+    runs.push({ offset, count: 1, epoch: run.epoch, token });
+  }
+}

@@ -1,0 +1,244 @@
+// The listening sockets and all connections on them. Every port serves the same: HTTP, and WebSocket by upgrade. One sweeper looks
+// after all connections, so that an idle one costs no timer: those that do not authenticate, do not answer pings or do not take
+// what they are sent are closed. Nothing that happens to a socket ends the process.
+
+import { createServer, type Server as HttpServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import type { Duplex } from "node:stream";
+import { type ServerOptions, type WebSocket, WebSocketServer } from "ws";
+import type { Config } from "../config.ts";
+import type { Timer } from "../runtime/clock.ts";
+import { faultFields } from "../runtime/log.ts";
+import { hostAllowed, originAllowed } from "./auth.ts";
+import type { Hall } from "./hall.ts";
+import { closeCodes, Session } from "./session.ts";
+
+export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => void;
+
+export interface Listening {
+  /** The setting that asked for it. */
+  readonly setting: "WS_PORT" | "HTTP_PORT" | "OPS_PORT" | "REPLAY_PORT";
+  readonly host: string;
+  readonly port: number;
+}
+
+const sweepMsMin = 10;
+const sweepMsMax = 1000;
+/** How long a peer may take to answer our close frame. */
+const closeMs = 5000;
+/** A socket that takes nothing for so long is told to the lease tables, so that its leases do not run out as attempts. */
+const stalledTellMsMax = 1000;
+
+export class Server {
+  readonly sessions = new Set<Session>();
+  private readonly hall: Hall;
+  private readonly http: HttpHandler;
+  private readonly guarded: boolean;
+  private readonly servers: HttpServer[] = [];
+  private readonly sockets = new Set<WebSocket>();
+  private readonly wss: WebSocketServer;
+  private lastId = 0;
+  private sweeper: Timer | undefined;
+  private status: "running" | "draining" | "closed" = "running";
+
+  constructor(hall: Hall, { http, guarded }: { readonly http: HttpHandler; readonly guarded: boolean }) {
+    this.hall = hall;
+    this.http = http;
+    this.guarded = guarded;
+    const options: ServerOptions & { closeTimeout: number } = {
+      noServer: true,
+      clientTracking: false,
+      perMessageDeflate: false,
+      maxPayload: hall.config.maxFrame,
+      closeTimeout: closeMs,
+    };
+    this.wss = new WebSocketServer(options);
+  }
+
+  /** Opens every port, or none: one that is taken is named. */
+  async listen(): Promise<Listening[]> {
+    const { config } = this.hall;
+    const listening: Listening[] = [];
+    for (const [setting, port] of portsOf(config)) {
+      const server = createServer(this.http);
+      server.on("upgrade", (req, socket, head) => this.upgrade(req, socket, head));
+      this.servers.push(server);
+      try {
+        listening.push({ setting, host: config.host, port: await bind(server, port, config.host) });
+      } catch (error) {
+        await this.close();
+        throw new Error(bindFault(error as NodeJS.ErrnoException, setting, port, config.host));
+      }
+      server.on("error", (error) =>
+        this.hall.log.error("a listening socket failed", { setting, ...faultFields(error) }),
+      );
+    }
+    this.sweep();
+    return listening;
+  }
+
+  /** No new connections; those that are there deliver nothing more. */
+  drain(): void {
+    if (this.status !== "running") return;
+    this.status = "draining";
+    for (const session of this.sessions) session.drain();
+  }
+
+  /** Says goodbye to every connection, once its leases are back. */
+  async dismiss(): Promise<void> {
+    const { goingAway } = closeCodes;
+    await Promise.all(
+      [...this.sessions].map((session) => session.close(goingAway, "the node is shutting down", "shutdown")),
+    );
+    const { clock } = this.hall;
+    await Promise.race([
+      Promise.all([...this.sockets].map((ws) => new Promise((resolve) => ws.once("close", resolve)))),
+      new Promise((resolve) => clock.after(closeMs / 5, () => resolve(undefined), { background: true })),
+    ]);
+  }
+
+  async close(): Promise<void> {
+    this.status = "closed";
+    this.sweeper?.cancel();
+    const closed = this.servers.splice(0).map(
+      (server) =>
+        new Promise<void>((resolve) => {
+          server.close(() => resolve());
+          server.closeAllConnections();
+        }),
+    );
+    for (const session of [...this.sessions]) session.terminate();
+    for (const ws of [...this.sockets]) ws.terminate();
+    await Promise.all(closed);
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- connections
+
+  private upgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void {
+    const { log } = this.hall;
+    // Until ws takes over, an error of the socket would have nobody to hear it.
+    const onError = (error: Error) => log.debug("a socket failed before its upgrade", faultFields(error));
+    socket.on("error", onError);
+    const refused = this.refusal(req);
+    if (refused !== undefined) {
+      refuseUpgrade(socket, ...refused);
+      return;
+    }
+    this.wss.handleUpgrade(req, socket, head, (ws) => {
+      socket.off("error", onError);
+      this.connect(ws, socket);
+    });
+  }
+
+  private refusal({ headers: { host, origin } }: IncomingMessage): readonly [403 | 503, string] | undefined {
+    const { origins, limits } = this.hall.config;
+    if (!hostAllowed(host, this.guarded)) return [403, "this Host is not allowed without a token"];
+    if (!originAllowed(origin, host, origins)) return [403, "this Origin is not in ORIGINS"];
+    if (this.status !== "running") return [503, "the node is shutting down"];
+    if (this.sessions.size >= limits.connectionsMax) return [503, "too many connections"];
+    return undefined;
+  }
+
+  private connect(ws: WebSocket, socket: Duplex): void {
+    const { log } = this.hall;
+    const session = new Session(this.hall, { id: ++this.lastId, ws, socket });
+    this.sessions.add(session);
+    this.sockets.add(ws);
+    ws.on("message", (data, binary) => session.receive(data as Buffer, binary));
+    ws.on("pong", () => {
+      session.alive = true;
+    });
+    // A frame that breaks the protocol or is too large: ws closes with the code that says so.
+    ws.on("error", (error) => log.debug("a connection failed", { session: session.id, ...faultFields(error) }));
+    ws.on("close", () => {
+      this.sockets.delete(ws);
+      this.forget(session);
+    });
+  }
+
+  private forget(session: Session): void {
+    this.sessions.delete(session);
+    void session.end();
+  }
+
+  // -------------------------------------------------------------------------------------------------------------- sweeping
+
+  private sweep(): void {
+    const { config, clock } = this.hall;
+    const { authMs, stalledMs, pingMs } = config.limits;
+    const everyMs = Math.min(sweepMsMax, Math.max(sweepMsMin, Math.min(authMs, stalledMs, pingMs) / 4));
+    const run = () => {
+      const now = clock.mono();
+      for (const session of this.sessions) this.look(session, now);
+      this.sweep();
+    };
+    if (this.status !== "closed") this.sweeper = clock.after(everyMs, run, { background: true });
+  }
+
+  private look(session: Session, now: number): void {
+    const { config, log, counters } = this.hall;
+    const { authMs, stalledMs, pingMs } = config.limits;
+    if (!session.authed && now - session.since >= authMs) {
+      this.part(session, closeCodes.noAuth, `no AUTH within ${authMs} ms`);
+      return;
+    }
+    const stalledFor = now - (session.outlet.stalledSince(now) ?? now);
+    if (stalledFor >= stalledMs) {
+      counters.slowClosed++;
+      log.warn("a client that takes nothing is closed", { session: session.id, unsent: session.outlet.unsent });
+      this.part(session, closeCodes.stalled, `nothing was taken for ${stalledMs} ms`);
+      return;
+    }
+    session.stall(session.outlet.full || stalledFor >= Math.min(stalledTellMsMax, stalledMs / 4));
+    if (now - session.pingedAt < pingMs) return;
+    // Who is not read, or has not taken what came before the ping, cannot be expected to answer it.
+    if (!session.alive && session.listening && session.outlet.unsent === 0) {
+      log.debug("a peer does not answer", { session: session.id });
+      session.terminate();
+      this.sessions.delete(session);
+      return;
+    }
+    session.ping(now);
+  }
+
+  private part(session: Session, code: number, reason: string): void {
+    this.sessions.delete(session);
+    void session.close(code, reason);
+  }
+}
+
+function portsOf(config: Config): readonly (readonly [Listening["setting"], number])[] {
+  const all = [
+    ["WS_PORT", config.wsPort],
+    ["HTTP_PORT", config.httpPort],
+    ["OPS_PORT", config.opsPort],
+    ["REPLAY_PORT", config.replayPort],
+  ] as const;
+  return all.flatMap(([setting, port]) => (port === "off" ? [] : [[setting, port] as const]));
+}
+
+function bind(server: HttpServer, port: number, host: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    server.once("error", reject);
+    server.listen({ port, host }, () => {
+      server.off("error", reject);
+      resolve((server.address() as AddressInfo).port);
+    });
+  });
+}
+
+function bindFault({ code, message }: NodeJS.ErrnoException, setting: string, port: number, host: string): string {
+  if (code === "EADDRINUSE") return `${setting} ${port} is taken: another process listens on ${host}:${port}`;
+  if (code === "EACCES") return `${setting} ${port} may not be opened by this user`;
+  return `${setting} ${port} on ${host} cannot be opened: ${message}`;
+}
+
+function refuseUpgrade(socket: Duplex, status: 403 | 503, text: string): void {
+  const phrase = status === 403 ? "Forbidden" : "Service Unavailable";
+  const body = JSON.stringify({ error: text });
+  socket.end(
+    `HTTP/1.1 ${status} ${phrase}\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n` +
+      `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
+    () => socket.destroy(),
+  );
+}

@@ -1,0 +1,364 @@
+// One connection, from its first byte to its end. Frames are taken in their order: one that has to wait (for the auth hook, for a
+// topic that is being resolved, for a budget, for a SUBSCRIBE to be in force) holds those behind it, and when too many wait the
+// socket is not read for a while. Answers may come in another order; `corr` tells them apart.
+
+import type { Duplex } from "node:stream";
+import type { WebSocket } from "ws";
+import { batchCorr, type ClientBatch, decodeClientBatch } from "../protocol/batch.ts";
+import { type BadFrame, decodeFrame } from "../protocol/decode.ts";
+import { errText, okText } from "../protocol/encode.ts";
+import { type Failure, failure, isFailure } from "../protocol/failure.ts";
+import type { AuthFrame, ClientFrame, Corr, CursorFrame, LatestFrame, OkFields } from "../protocol/frames.ts";
+import { faultFields } from "../runtime/log.ts";
+import { authenticate, type Granted, type Rights } from "./auth.ts";
+import type { Caller, Hall, Step } from "./hall.ts";
+import { Outlet } from "./outlet.ts";
+import { startsOf } from "./place.ts";
+import { Publisher } from "./publisher.ts";
+import { latestText, readCursor, seekCursor } from "./reading.ts";
+import type { Route } from "./router.ts";
+import { Subscriber } from "./subscriber.ts";
+
+/** In this order, never back. */
+export type Status = "starting" | "authed" | "draining" | "closed";
+
+/** Close codes of our own, and those of RFC 6455 that we use. */
+export const closeCodes = { goingAway: 1001, noAuth: 4401, stalled: 4408 } as const;
+
+type Input = ClientFrame | ClientBatch | BadFrame;
+
+const noRights: Rights = { publish: () => false, subscribe: () => false, admin: false };
+
+export class Session implements Caller {
+  readonly id: number;
+  /** Monotonic times: of the connection, and of the last ping. */
+  readonly since: number;
+  pingedAt: number;
+  /** Whether anything was heard of the peer since then. */
+  alive = true;
+  readonly outlet: Outlet;
+  batches = false;
+  private readonly hall: Hall;
+  private readonly ws: WebSocket;
+  private status: Status = "starting";
+  private granted: Granted | undefined;
+  private waiting: { readonly input: Input; readonly bytes: number }[] = [];
+  private waitingBytes = 0;
+  private held = false;
+  /** Requests that were handed on and are not answered yet. */
+  private underWay = 0;
+  private reading = true;
+  private stalled = false;
+  // Made on first use, so that an idle connection costs little more than its socket.
+  private publisher: Publisher | undefined;
+  private subscriber: Subscriber | undefined;
+
+  constructor(
+    hall: Hall,
+    { id, ws, socket }: { readonly id: number; readonly ws: WebSocket; readonly socket: Duplex },
+  ) {
+    this.hall = hall;
+    this.id = id;
+    this.ws = ws;
+    this.since = hall.clock.mono();
+    this.pingedAt = this.since;
+    const { corks, counters, config } = hall;
+    this.outlet = new Outlet({
+      ws,
+      socket,
+      corks,
+      unsentBytesMax: config.limits.unsentBytesMax,
+      onFull: (full) => {
+        if (full) counters.slowPaused++;
+        this.stall(full);
+        this.throttle();
+      },
+      onSent: (frames) => {
+        counters.framesOut += frames;
+      },
+    });
+  }
+
+  get subscriptions(): number {
+    return this.subscriber?.count ?? 0;
+  }
+
+  get draining(): boolean {
+    return this.status === "draining";
+  }
+
+  get closed(): boolean {
+    return this.status === "closed";
+  }
+
+  get authed(): boolean {
+    return this.granted !== undefined;
+  }
+
+  get rights(): Rights {
+    return this.granted?.rights ?? noRights;
+  }
+
+  /** Nothing that was asked waits for its answer. */
+  get idle(): boolean {
+    return this.underWay === 0 && !this.held && this.waiting.length === 0;
+  }
+
+  /** Whether we read from the socket: if not, that nothing is heard of the peer says nothing about it. */
+  get listening(): boolean {
+    return this.reading;
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- coming in
+
+  receive(data: Buffer, binary: boolean): void {
+    if (this.closed) return;
+    this.alive = true;
+    this.hall.counters.framesIn++;
+    const input = this.decode(data, binary);
+    if (this.held || this.waiting.length > 0) {
+      this.waiting.push({ input, bytes: data.length });
+      this.waitingBytes += data.length;
+    } else this.handle(input);
+    this.throttle();
+  }
+
+  resume(step: Step): void {
+    if (step === "held") return;
+    this.held = false;
+    let at = 0;
+    while (at < this.waiting.length && !this.held) {
+      const { input, bytes } = this.waiting[at++];
+      this.waitingBytes -= bytes;
+      this.handle(input);
+    }
+    // Closing empties the list in between.
+    this.waiting = this.waiting.slice(at);
+    this.throttle();
+  }
+
+  hold<T>(corr: Corr | undefined, promise: Promise<T>, then: (value: T) => Step): Step {
+    promise.then(then).then(
+      (step) => this.resume(step),
+      (error: Error) => {
+        this.fault(error, corr);
+        this.resume("through");
+      },
+    );
+    return "held";
+  }
+
+  behind(topic?: string): number {
+    let count = 0;
+    for (const { input } of this.waiting) {
+      if ("failure" in input || input.op !== "PUBLISH" || !("entry" in input)) break;
+      if (topic === undefined || input.topic === topic) count++;
+    }
+    return count;
+  }
+
+  began(): void {
+    this.underWay++;
+  }
+
+  ended(): void {
+    this.underWay--;
+    if (!this.reading) this.throttle();
+  }
+
+  private decode(data: Buffer, binary: boolean): Input {
+    const { maxPayload, limits } = this.hall.config;
+    if (!binary) return decodeFrame(data.toString(), { maxPayload });
+    const batch = decodeClientBatch(data, { maxPayload, batchEventsMax: limits.batchEventsMax });
+    return isFailure(batch) ? { failure: batch, corr: batchCorr(data) } : batch;
+  }
+
+  private handle(input: Input): void {
+    try {
+      this.held = this.dispatch(input) === "held";
+    } catch (error) {
+      this.fault(error as Error, input.corr);
+    }
+  }
+
+  private dispatch(input: Input): Step {
+    if ("failure" in input) return this.refuse(input.failure, input.corr);
+    if (input.op === "AUTH") return this.authenticate(input);
+    if (!this.authed) return this.refuse(failure("unauthorized", "the first frame is AUTH"), input.corr);
+    switch (input.op) {
+      case "PUBLISH":
+        if ("entry" in input) return this.publishes().single(input);
+        return this.batches ? this.publishes().batch(input) : this.noBatches(input.corr);
+      case "OPEN":
+        return this.publishes().open(input.topic, input.corr);
+      case "SETTLE":
+        return this.batches ? this.subscribes().settleRuns(input) : this.noBatches(input.corr);
+      case "SUBSCRIBE":
+        return this.subscribes().subscribe(input);
+      case "UNSUBSCRIBE":
+      case "PAUSE":
+      case "RESUME":
+        return this.subscribes().steer(input);
+      case "ACK":
+      case "NACK":
+      case "MODACK":
+        return this.subscribes().settle(input);
+      case "CURSOR":
+        return this.cursor(input);
+      case "LATEST":
+        return this.latest(input);
+      default: {
+        const never: never = input;
+        return never;
+      }
+    }
+  }
+
+  private publishes(): Publisher {
+    this.publisher ??= new Publisher(this.hall, this);
+    return this.publisher;
+  }
+
+  private subscribes(): Subscriber {
+    this.subscriber ??= new Subscriber(this.hall, this);
+    return this.subscriber;
+  }
+
+  private noBatches(corr: Corr | undefined): Step {
+    return this.refuse(failure("bad_frame", "binary frames are for clients that said batch: 1 in AUTH"), corr);
+  }
+
+  /** Reads on only while little waits here: nothing is dropped, the peer is made to wait. */
+  private throttle(): void {
+    if (this.closed) return;
+    const { limits, maxFrame } = this.hall.config;
+    const pending = this.waiting.length + this.underWay;
+    const full = pending >= limits.pendingPerConnectionMax || this.waitingBytes >= maxFrame || this.outlet.full;
+    if (full && this.reading) {
+      this.reading = false;
+      this.ws.pause();
+    } else if (!full && !this.reading && pending <= limits.pendingPerConnectionMax / 2) {
+      this.reading = true;
+      this.ws.resume();
+    }
+  }
+
+  // ---------------------------------------------------------------------------------------------------------------- frames
+
+  /** A refused AUTH changes nothing: who was let in before stays in, with the rights of before. */
+  private authenticate({ token, batch, corr }: AuthFrame): Step {
+    const { auth, clock, config } = this.hall;
+    // Half of what the connection has in all, so that the client hears of a hook that hangs before it is closed for it.
+    const answer = authenticate({ auth, clock, deadlineMs: config.limits.authMs / 2 }, token);
+    return this.hold(corr, answer, (granted) => {
+      if (isFailure(granted)) return this.refuse(granted, corr);
+      this.granted = granted;
+      if (this.status === "starting") this.status = "authed";
+      this.subscriber?.restrict(granted.rights);
+      if (!batch) return this.ok<"AUTH">(corr);
+      this.batches = true;
+      return this.ok<"AUTH">(corr, { batch: 1, max_frame: config.maxFrame, max_payload: config.maxPayload });
+    });
+  }
+
+  private cursor({ topic, group, set, corr }: CursorFrame): Step {
+    const { system, settling } = this.hall;
+    return this.read(topic, group, corr, async (route) => {
+      if (set === undefined) return readCursor(system, route, group);
+      const starts = await startsOf(system, route, set);
+      if (isFailure(starts)) return starts;
+      settling.flush();
+      return seekCursor(system, route, group, starts);
+    });
+  }
+
+  private latest({ topic, keys, after, corr }: LatestFrame): Step {
+    return this.read(topic, "", corr, (route) => latestText(this.hall.system, route, { keys, after }, corr));
+  }
+
+  private read(
+    topic: string,
+    group: string,
+    corr: Corr | undefined,
+    ask: (route: Route) => Promise<object | string | Failure>,
+  ): Step {
+    if (!this.rights.subscribe(topic, group)) {
+      return this.refuse(failure("forbidden", `no right to subscribe to ${topic}`), corr);
+    }
+    const answer = this.hall.router
+      .resolve(topic, { create: false })
+      .then((route) => (isFailure(route) ? route : ask(route)));
+    return this.hold(corr, answer, (found) => {
+      if (isFailure(found)) return this.refuse(found, corr);
+      this.say(typeof found === "string" ? found : JSON.stringify({ op: "OK", corr, ...found }));
+      return "through";
+    });
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- going out
+
+  say(frame: string | Uint8Array): void {
+    if (!this.closed) this.outlet.send(frame);
+  }
+
+  ok<Op extends keyof OkFields>(corr: Corr | undefined, fields?: OkFields[Op]): Step {
+    this.say(okText(corr, fields));
+    return "through";
+  }
+
+  refuse(refused: Failure, corr: Corr | undefined): Step {
+    this.hall.counters.refused(refused.code);
+    this.say(errText(refused, corr));
+    return "through";
+  }
+
+  private fault(error: Error, corr: Corr | undefined): void {
+    this.hall.log.error("a frame was not handled", { session: this.id, ...faultFields(error) });
+    this.refuse(failure("internal", "this frame was not handled, see the log of the node"), corr);
+  }
+
+  // ---------------------------------------------------------------------------------------------------------------- ending
+
+  /** The socket takes what it is sent, or not: leases that it has not taken must not count as attempts. */
+  stall(stalled: boolean): void {
+    if (this.stalled === stalled || this.closed) return;
+    this.stalled = stalled;
+    this.subscriber?.stall(stalled);
+  }
+
+  /** Delivers nothing more, takes ACKs. */
+  drain(): void {
+    if (this.closed) return;
+    this.status = "draining";
+    this.subscriber?.halt();
+  }
+
+  /** Says why and ends. The peer has a while to answer; nothing of the session is left to wait for it. */
+  close(code: number, reason: string, cause: "disconnect" | "shutdown" = "disconnect"): Promise<unknown> {
+    const left = this.end(cause);
+    this.ws.close(code, reason);
+    // Not read, the answer to the close frame would never be seen.
+    if (!this.reading) this.ws.resume();
+    return left;
+  }
+
+  /** The connection is gone or about to be: leases go back. */
+  end(cause: "disconnect" | "shutdown" = "disconnect"): Promise<unknown> {
+    if (this.closed) return Promise.resolve();
+    this.status = "closed";
+    this.waiting = [];
+    this.publisher?.close();
+    return this.subscriber?.close(cause) ?? Promise.resolve();
+  }
+
+  ping(now: number): void {
+    this.pingedAt = now;
+    this.alive = false;
+    if (this.ws.readyState === this.ws.OPEN) this.ws.ping();
+  }
+
+  terminate(): void {
+    void this.end();
+    this.ws.terminate();
+  }
+}

@@ -1,0 +1,84 @@
+// The process: settings in, start lines out, signals, exit code.
+
+import { readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { type Config, helpText, readConfig } from "./config.ts";
+import { type RunningNode, startNode } from "./node.ts";
+import { faultFields } from "./runtime/log.ts";
+
+function say(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+/** One line, no stack: what is wrong is in the words. */
+function stop(reason: string): never {
+  process.stderr.write(`narthex: ${reason}\n`);
+  process.exit(1);
+}
+
+function version(): string {
+  const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as { version: string };
+  return manifest.version;
+}
+
+function rateText(rate: Config["connRate"]): string {
+  return rate === "off" ? "off" : `${rate.burst}/${rate.perSec}`;
+}
+
+function announce(node: RunningNode): void {
+  const { config } = node;
+  const facts = [
+    `store=${config.store}`,
+    `durability=${config.store === "log" ? "fsync" : config.store}`,
+    ...(config.store === "log" ? [`data=${config.dataPath}`] : []),
+    `workers=${config.workers}`,
+    `auth=${config.token === undefined ? "none" : "token"}`,
+    `conn_rate=${rateText(config.connRate)}`,
+    `topic_rate=${rateText(config.topicRate)}`,
+    `max_payload=${config.maxPayload}`,
+    `max_frame=${config.maxFrame}`,
+  ];
+  for (const { setting, host, port } of node.listening) {
+    const name = setting.slice(0, setting.indexOf("_")).toLowerCase();
+    say(`narthex ${name.padEnd(6)} http://${host.includes(":") ? `[${host}]` : host}:${port}  ${facts.join(" ")}`);
+  }
+  if (config.token === undefined) {
+    say(
+      "narthex warning: running without a token, so only programs on this machine can connect; set WS_TOKEN to change that",
+    );
+  }
+  say("narthex ready");
+}
+
+async function main(): Promise<void> {
+  const reading = readConfig(process.env, process.argv.slice(2), availableParallelism());
+  if ("fault" in reading) stop(reading.fault);
+  if ("show" in reading) {
+    say(reading.show === "help" ? helpText() : version());
+    return;
+  }
+  const node = await startNode(reading).catch((error: Error) => stop(error.message));
+  let signals = 0;
+  const end = (signal: string): void => {
+    signals++;
+    if (signals > 1) {
+      say(`narthex: ${signal} again, ending at once`);
+      process.exit(1);
+    }
+    say(`narthex: ${signal}, draining`);
+    node.close().then(
+      () => process.exit(0),
+      (error: Error) => stop(error.message),
+    );
+  };
+  process.on("SIGTERM", () => end("SIGTERM"));
+  process.on("SIGINT", () => end("SIGINT"));
+  // An uncaught error is a bug. State that may be wrong must not go on acknowledging: what is committed is safe, so end.
+  process.on("uncaughtException", (error) => {
+    node.log.error("uncaught error, ending", faultFields(error));
+    process.exit(70);
+  });
+  announce(node);
+}
+
+await main();

@@ -1,0 +1,67 @@
+// A payload that came in a binary batch is bytes that claim to be JSON. Before it is stored it is checked once, by whoever has
+// the time (a worker): afterwards it is spliced into frames and lines as it is.
+
+import { frameBounds } from "./bounds.ts";
+
+const strictDecoder = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
+
+/**
+ * What is wrong with a payload, or undefined: it must be one JSON value in UTF-8, nested at most 64 deep, without line breaks. (A
+ * line break can only stand between tokens, where it means nothing, and would cut a line of an export in two.)
+ */
+export function payloadFault(bytes: Uint8Array): string | undefined {
+  if (bytes.includes(0x0a) || bytes.includes(0x0d)) return "payload has a line break between its tokens";
+  let text: string;
+  try {
+    text = strictDecoder.decode(bytes);
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    return "payload is not UTF-8";
+  }
+  try {
+    JSON.parse(text);
+  } catch (error) {
+    return `payload is not one JSON value${placeOf(error)}`;
+  }
+  return nestsTooDeep(text, frameBounds.nestingMax) ? `payload nests deeper than ${frameBounds.nestingMax}` : undefined;
+}
+
+/** Where JSON.parse gave up, if it says so. Its own message quotes the text, and what clients send must not get into logs. */
+export function placeOf(error: unknown): string {
+  const place = error instanceof SyntaxError ? / at position \d+/.exec(error.message) : null;
+  return place === null ? "" : place[0];
+}
+
+/**
+ * Whether a JSON text nests deeper than this. Texts with few brackets, which is nearly all of them, are told by searching for
+ * brackets; only the others are walked.
+ */
+export function nestsTooDeep(text: string, nestingMax: number): boolean {
+  let opened = 0;
+  for (let at = text.indexOf("{"); at >= 0 && opened <= nestingMax; at = text.indexOf("{", at + 1)) opened++;
+  for (let at = text.indexOf("["); at >= 0 && opened <= nestingMax; at = text.indexOf("[", at + 1)) opened++;
+  if (opened <= nestingMax) return false;
+  let depth = 0;
+  let quoted = false;
+  for (let i = 0; i < text.length; i++) {
+    switch (text.charCodeAt(i)) {
+      case 0x22:
+        quoted = !quoted;
+        break;
+      case 0x5c:
+        if (quoted) i++;
+        break;
+      case 0x7b:
+      case 0x5b:
+        if (!quoted && ++depth > nestingMax) return true;
+        break;
+      case 0x7d:
+      case 0x5d:
+        if (!quoted) depth--;
+        break;
+      default:
+        break;
+    }
+  }
+  return false;
+}

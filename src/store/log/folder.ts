@@ -1,0 +1,121 @@
+// The data folder as a whole: who has it, which format it has, how many shards. Opened once, in the main thread, before any
+// worker opens a shard.
+//
+//   format.json      { "version": 1, "shards": 4 }
+//   lock.N           lock.ts
+//   shard-0/ …       shard-log.ts: 000000000001.log …, spare, derived/ (lmdb), *.damaged (set aside, for you to look at)
+
+import { mkdirSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { StoreError } from "../store.ts";
+import { codeOf, type Files, nodeFiles } from "./files.ts";
+import { lockFolder } from "./lock.ts";
+
+export const formatVersion = 1;
+/** More cannot be meant: a shard per worker. */
+const shardsMax = 1024;
+
+export interface Folder {
+  /** As many as the largest number of workers the folder has seen. */
+  readonly shards: number;
+  close(): Promise<void>;
+}
+
+interface Format {
+  readonly version: number;
+  readonly shards: number;
+}
+
+export async function openFolder(options: { path: string; workers: number; files?: Files }): Promise<Folder> {
+  const path = resolve(options.path);
+  const files = options.files ?? nodeFiles();
+  if (!Number.isInteger(options.workers) || options.workers < 1 || options.workers > shardsMax) {
+    throw new StoreError("refused", "EINVAL", `${options.workers} workers, allowed are 1 to ${shardsMax}`);
+  }
+  makeFolder(path);
+  const lock = lockFolder(path);
+  try {
+    const format = await readFormat(path, files);
+    const shards = Math.max(format?.shards ?? 0, options.workers);
+    if (shards !== format?.shards) await writeFormat(path, files, { version: formatVersion, shards });
+    return {
+      shards,
+      async close() {
+        lock.release();
+      },
+    };
+  } catch (error) {
+    lock.release();
+    throw error;
+  }
+}
+
+function makeFolder(path: string): void {
+  try {
+    mkdirSync(path, { recursive: true });
+  } catch (error) {
+    throw new StoreError("refused", codeOf(error), `the data folder ${path} could not be made: ${String(error)}`);
+  }
+}
+
+async function readFormat(folder: string, files: Files): Promise<Format | undefined> {
+  const path = join(folder, "format.json");
+  const names = await files.list(folder);
+  if (!names.includes("format.json")) {
+    // Shards without it are the work of somebody else, or of a restore that forgot it: guessing could misplace topics.
+    if (names.some((name) => name.startsWith("shard-"))) {
+      throw new StoreError("refused", "EFORMAT", `${folder} has shards but no format.json`);
+    }
+    return undefined;
+  }
+  const format = parseFormat(await readWhole(path, files));
+  if (format === undefined)
+    throw new StoreError("refused", "EFORMAT", `${path} is not readable as { version, shards }`);
+  if (format.version > formatVersion) {
+    const what = `${folder} has format version ${format.version}, this program reads up to ${formatVersion}: use a newer one`;
+    throw new StoreError("refused", "EFORMAT", what);
+  }
+  return format;
+}
+
+function parseFormat(text: string): Format | undefined {
+  let format: Partial<Format> | null;
+  try {
+    format = JSON.parse(text) as Partial<Format> | null;
+  } catch {
+    return undefined;
+  }
+  if (!Number.isInteger(format?.version)) return undefined;
+  // What a newer version has besides its number is not ours to judge.
+  if (Number(format?.version) > formatVersion) return { version: Number(format?.version), shards: 0 };
+  const shards = Number(format?.shards);
+  return Number.isInteger(shards) && shards >= 1 && shards <= shardsMax
+    ? { version: Number(format?.version), shards }
+    : undefined;
+}
+
+async function readWhole(path: string, files: Files): Promise<string> {
+  const file = await files.open(path);
+  try {
+    const bytes = Buffer.alloc(await file.size());
+    await file.read(bytes, 0);
+    return bytes.toString("utf8");
+  } finally {
+    await file.close();
+  }
+}
+
+/** The old one or the new one, whatever happens in between. */
+async function writeFormat(folder: string, files: Files, format: Format): Promise<void> {
+  const draft = join(folder, "format.json.tmp");
+  if ((await files.list(folder)).includes("format.json.tmp")) await files.unlink(draft);
+  const file = await files.create(draft);
+  try {
+    await file.write(Buffer.from(`${JSON.stringify(format)}\n`), 0);
+    await file.datasync();
+  } finally {
+    await file.close();
+  }
+  await files.rename(draft, join(folder, "format.json"));
+  await files.syncFolder(folder);
+}

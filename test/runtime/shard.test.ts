@@ -1,0 +1,354 @@
+// A shard and its cells among each other, and a store that refuses, breaks or cannot be opened.
+
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import type { Effect } from "../../src/actors/effects.ts";
+import type { Message } from "../../src/actors/messages.ts";
+import { append, HostStage, mark, publish, reply } from "../support/host-stage.ts";
+
+/** `publish` is answered when stored, `cursor` never, `describe` at once. */
+function scriptWriter(stage: HostStage, name = "a"): void {
+  stage.scripts.set(name, (_, { epoch }) => ({
+    receive(message, ref): readonly Effect[] {
+      if (message.type === "publish") return [append(1, message.pack), reply(ref, null, true)];
+      return message.type === "describe" ? [reply(ref, { offset: epoch })] : [];
+    },
+  }));
+}
+
+test("the effects of one message are performed in their order", async () => {
+  const stage = new HostStage();
+  stage.script("a", (_, ref) => [mark(1), reply(ref, null), mark(2)]);
+  await stage.open();
+  stage.posts.length = 0;
+  stage.ask("a", { type: "cursor" });
+  assert.is(stage.posts.length, 1);
+  assert.equal(
+    stage.items.map((item) => (item.type === "signal" && "member" in item.signal ? item.signal.member : item.type)),
+    [1, "answer", 2],
+  );
+});
+
+test("a tell within the shard is handled in the same turn, before anything is committed", async () => {
+  const stage = new HostStage();
+  stage.script("a", (_, ref) => [
+    { type: "tell", to: { shard: 0, cell: "b" }, message: publish("from a") },
+    { type: "persist", soon: true },
+    reply(ref, null),
+  ]);
+  stage.script("b", (message) => (message.type === "publish" ? [append(1, message.pack)] : []));
+  await stage.open();
+  stage.ask("a", { type: "cursor" });
+  await stage.settle();
+  assert.is(stage.store.commits.length, 1);
+  assert.is(stage.store.commits[0].blocks.length, 1);
+});
+
+test("an ask within the shard comes back as an answer with its tag, also when the other side fails", async () => {
+  const stage = new HostStage();
+  const answers: unknown[] = [];
+  let tag = 0;
+  stage.script("a", (message) => {
+    if (message.type === "answer") {
+      answers.push([message.tag, message.answer]);
+      return [];
+    }
+    const to = { shard: 0, cell: message.type === "drop" ? "nobody" : "b" };
+    return [{ type: "ask", to, message: message as Message, tag: ++tag }];
+  });
+  stage.script("b", (message, ref) => {
+    if (message.type === "seek") throw new Error("boom");
+    return [reply(ref, { offset: 5 })];
+  });
+  await stage.open();
+  stage.ask("a", { type: "cursor" });
+  stage.ask("a", { type: "seek", to: { kind: "latest" } });
+  stage.ask("a", { type: "drop" });
+  assert.equal(
+    answers.map((entry) => {
+      const [tag, answer] = entry as [number, { code?: string; offset?: number }];
+      return [tag, answer.code ?? answer.offset];
+    }),
+    [
+      [1, 5],
+      [2, "internal"],
+      [3, "unavailable"],
+    ],
+  );
+});
+
+test("what goes to another shard leaves by the front, and an answer finds the cell that asked", async () => {
+  const stage = new HostStage();
+  const answers: unknown[] = [];
+  stage.script("a", (message) => {
+    if (message.type === "answer") {
+      answers.push([message.tag, message.answer]);
+      return [];
+    }
+    const to = { shard: 1, cell: "far" };
+    return [
+      { type: "ask", to, message: { type: "cursor" }, tag: 9 },
+      { type: "tell", to, message: { type: "drop" } },
+    ];
+  });
+  await stage.open();
+  stage.ask("a", { type: "describe" });
+  const [asked, told] = stage.ofType("forward");
+  assert.equal([asked.shard, asked.to, asked.message], [0, { shard: 1, cell: "far" }, { type: "cursor" }]);
+  assert.ok(asked.ask > 0);
+  assert.is(told.ask, 0);
+  stage.host.receive({ answers: [{ shard: 0, ask: asked.ask, answer: { offset: 3 } }], mail: [] });
+  stage.host.receive({ answers: [{ shard: 0, ask: asked.ask, answer: { offset: 4 } }], mail: [] });
+  assert.equal(answers, [[9, { offset: 3 }]]);
+});
+
+test("a name that is no cell, and a shard that is not here, are unavailable", async () => {
+  const stage = new HostStage();
+  await stage.open();
+  assert.is(stage.code(stage.ask("nobody", { type: "cursor" })), "unavailable");
+  assert.is(stage.code(stage.ask("a", { type: "cursor" }, 1)), "unavailable");
+});
+
+test("a cell is woken at the time it asked for last", async () => {
+  const stage = new HostStage();
+  const woken: number[] = [];
+  const wanted: (number | undefined)[] = [1100, 1050, 1080, undefined, 1090];
+  stage.script("a", (message, _, env) => {
+    if (message.type === "wake") {
+      woken.push(env.mono);
+      return [];
+    }
+    return [{ type: "wake", at: wanted.shift() }];
+  });
+  await stage.open();
+  for (let n = 0; n < 3; n++) stage.tell("a", { type: "cursor" });
+  stage.clock.advance(200);
+  assert.equal(woken, [1080]);
+  stage.clock.monoMs = 1000;
+  stage.tell("a", { type: "cursor" });
+  stage.tell("a", { type: "cursor" });
+  stage.clock.advance(500);
+  assert.equal(woken, [1080, 1090]);
+});
+
+test("reads near the end are answered in the same turn, others by the store", async () => {
+  const stage = new HostStage();
+  const got: unknown[] = [];
+  stage.script("a", (message) => {
+    if (message.type === "publish") return [append(1, message.pack)];
+    if (message.type === "scan")
+      return [{ type: "read", stream: 1, from: message.from, to: 99, bytesMax: 1, tag: message.from }];
+    if (message.type === "blocks")
+      got.push([message.tag, message.blocks.map((block) => block.firstOffset), message.next]);
+    return [];
+  });
+  await stage.open();
+  for (let n = 0; n < 3; n++) {
+    stage.ask("a", publish(n, n));
+    await stage.settle();
+  }
+  stage.store.gateReads = true;
+  const scan = (from: number) => stage.tell("a", { type: "scan", from, to: 99, bytesMax: 1, eventsMax: 1 });
+  scan(3);
+  scan(6);
+  scan(0);
+  assert.equal(got, [
+    [3, [2], 4],
+    [6, [], 6],
+    [0, [0], 2],
+  ]);
+  assert.is(stage.store.waitingReads.length, 0);
+  const numbers = new Map(stage.host.samples().map(({ name, value }) => [name, value]));
+  assert.is(numbers.get("tail_hits_total"), 2);
+});
+
+test("a read that the store cannot serve comes back as readFailed", async () => {
+  const stage = new HostStage();
+  const got: unknown[] = [];
+  stage.script("a", (message) => {
+    if (message.type === "scan") return [{ type: "read", stream: 1, from: 0, to: 9, bytesMax: 1, tag: 3 }];
+    if (message.type === "readFailed") got.push([message.tag, message.failure.code]);
+    return message.type === "publish" ? [append(1, message.pack)] : [];
+  });
+  await stage.open();
+  stage.ask("a", publish("x".repeat(17 * 1024 * 1024)));
+  await stage.settle();
+  stage.store.gateReads = true;
+  stage.tell("a", { type: "scan", from: 0, to: 9, bytesMax: 1, eventsMax: 1 });
+  stage.store.waitingReads[0].fail(new Error("the disk is away"));
+  await stage.settle();
+  assert.equal(got, [[3, "unavailable"]]);
+});
+
+test("tokens are counted through all cells of an epoch, and a new epoch starts with a new shelf", async () => {
+  const stage = new HostStage();
+  const first: number[] = [];
+  const receive = (
+    _: unknown,
+    ref: number,
+    env: { tokens(count: number): number; epoch: number },
+  ): readonly Effect[] => {
+    first.push(env.tokens(10), env.epoch);
+    return [reply(ref, null)];
+  };
+  stage.script("a", receive);
+  stage.script("b", receive);
+  await stage.open();
+  stage.askAll([
+    ["a", { type: "cursor" }],
+    ["b", { type: "cursor" }],
+  ]);
+  assert.equal(first, [1, 1, 11, 1]);
+});
+
+test("bytes written into the turn's room arrive with the signal", async () => {
+  const stage = new HostStage();
+  stage.script("a", (_, __, env) => {
+    const frames = env.room(5);
+    frames.set([1, 2, 3, 4, 5]);
+    const more = env.room(100_000).fill(7);
+    const signal = {
+      type: "events",
+      member: 1,
+      stream: 1,
+      count: 1,
+      binary: true,
+      ends: new Uint32Array([5]),
+    } as const;
+    return [
+      { type: "signal", signal: { ...signal, frames } },
+      { type: "signal", signal: { ...signal, frames: more } },
+    ];
+  });
+  await stage.open();
+  stage.tell("a", { type: "cursor" });
+  stage.tell("a", { type: "cursor" });
+  const frames = stage.signals().map((signal) => (signal.type === "events" ? signal.frames : new Uint8Array()));
+  assert.equal([...frames[0]], [1, 2, 3, 4, 5]);
+  assert.equal([...frames[2]], [1, 2, 3, 4, 5]);
+  assert.is(frames[3].length, 100_000);
+  assert.ok(frames[3].every((byte) => byte === 7));
+});
+
+test("a refused commit fails as surely not stored; the shard goes down and comes up under a new epoch", async () => {
+  const stage = new HostStage();
+  scriptWriter(stage);
+  scriptWriter(stage, "b");
+  await stage.open();
+  stage.store.gateCommits = true;
+  const held = stage.ask("a", publish(1));
+  const gathered = stage.ask("a", publish(2));
+  const open = stage.ask("b", { type: "cursor" });
+  stage.store.refuseNext();
+  await stage.settle();
+  assert.is(stage.code(held), "publish_failed");
+  assert.is(stage.code(gathered), "publish_failed");
+  assert.is(stage.code(open), "ack_failed");
+  assert.equal(
+    stage.ofType("shardDown").map(({ reason }) => reason),
+    ["no space left on the device"],
+  );
+  const meanwhile = stage.ask("a", publish(3));
+  assert.is(stage.code(meanwhile), "publish_failed");
+  assert.match((stage.answer(meanwhile) as { msg: string }).msg, /no space left/);
+  stage.store.gateCommits = false;
+  stage.clock.advance(100);
+  await stage.settle();
+  assert.equal(
+    stage.ofType("shardUp").map(({ epoch }) => epoch),
+    [1, 2],
+  );
+  assert.is(stage.store.closed, 1);
+  assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 2 });
+  const again = stage.ask("a", publish(4));
+  await stage.settle();
+  assert.is(stage.answer(again), null);
+});
+
+test("after a broken commit nobody knows, so everyone gets unavailable", async () => {
+  const stage = new HostStage();
+  scriptWriter(stage);
+  await stage.open();
+  stage.store.gateCommits = true;
+  const held = stage.ask("a", publish(1));
+  const open = stage.ask("a", { type: "cursor" });
+  stage.store.breakNext();
+  await stage.settle();
+  assert.is(stage.code(held), "unavailable");
+  assert.is(stage.code(open), "unavailable");
+  assert.is(stage.code(stage.ask("a", publish(2))), "publish_failed", "what comes now is surely not stored");
+});
+
+test("a shard that cannot be opened is tried again, each time later, up to 5 s", async () => {
+  const stage = new HostStage();
+  scriptWriter(stage);
+  stage.store.openErrors = Array.from({ length: 9 }, (_, n) => new Error(`fault ${n}`));
+  await stage.open();
+  const waits: number[] = [];
+  let since = stage.clock.monoMs;
+  while (stage.ofType("shardUp").length === 0) {
+    const left = stage.store.openErrors.length;
+    while (stage.store.openErrors.length === left && stage.store.opened === 0) {
+      stage.clock.advance(100);
+      await stage.settle();
+    }
+    waits.push(stage.clock.monoMs - since);
+    since = stage.clock.monoMs;
+  }
+  assert.equal(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+  assert.equal(
+    stage.ofType("shardDown").map(({ reason }) => reason),
+    Array.from({ length: 9 }, (_, n) => `fault ${n}`),
+  );
+  assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 1 });
+});
+
+test("a late result of a broken incarnation touches nothing of the next", async () => {
+  const stage = new HostStage();
+  const heard: string[] = [];
+  stage.scripts.set("a", (_, { epoch }) => ({
+    receive(message) {
+      heard.push(`${epoch} ${message.type}`);
+      if (message.type === "cursor") {
+        return [{ type: "ask", to: { shard: 1, cell: "far" }, message: { type: "cursor" }, tag: 1 }];
+      }
+      return message.type === "publish" ? [append(1, message.pack)] : [{ type: "wake", at: 2000 }];
+    },
+  }));
+  await stage.open();
+  stage.store.gateCommits = true;
+  stage.tell("a", { type: "describe" });
+  stage.tell("a", { type: "cursor" });
+  stage.tell("a", publish(1));
+  stage.store.breakNext();
+  await stage.settle();
+  stage.clock.advance(100);
+  await stage.settle();
+  stage.tell("a", { type: "cursor" });
+  heard.length = 0;
+  const [old, fresh] = stage.ofType("forward");
+  stage.host.receive({ answers: [{ shard: 0, ask: old.ask, answer: null }], mail: [] });
+  stage.clock.advance(2000);
+  assert.equal(heard, []);
+  stage.host.receive({ answers: [{ shard: 0, ask: fresh.ask, answer: null }], mail: [] });
+  assert.equal(heard, ["2 answer"]);
+});
+
+test("tells are reported as taken in, gathered up to the number agreed on", async () => {
+  const stage = new HostStage({ reportTells: 3 });
+  stage.script("a", (_, ref) => (ref === 0 ? [] : [reply(ref, null)]));
+  await stage.open();
+  stage.posts.length = 0;
+  stage.tell("a", { type: "cursor" });
+  stage.tell("a", { type: "cursor" });
+  assert.equal(stage.posts, []);
+  stage.tell("a", { type: "cursor" });
+  stage.tell("a", { type: "cursor" });
+  stage.ask("a", { type: "cursor" });
+  assert.equal(
+    stage.posts.map(({ tells }) => tells),
+    [3, 4],
+  );
+});
+
+test.run();

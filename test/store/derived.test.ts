@@ -1,0 +1,163 @@
+// The derived index can be taken away, spoiled or exchanged at any time: it is made again from the log.
+
+import { cpSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { suite } from "uvu";
+import * as assert from "uvu/assert";
+import { openLogStore } from "../../src/store/log/log-store.ts";
+import type { ShardLog } from "../../src/store/log/shard-log.ts";
+import { append, commitOf } from "../support/store-blocks.ts";
+import { MemoryDisk, memoryTable } from "../support/store-files.ts";
+
+const test = suite("derived index");
+const paths: string[] = [];
+const segmentBytes = 4096;
+
+function fresh(): string {
+  const path = mkdtempSync(join(tmpdir(), "narthex-derived-"));
+  paths.push(path);
+  return path;
+}
+
+async function open(path: string): Promise<ShardLog> {
+  return (await openLogStore({ path, segmentBytes }).openShard(0)) as ShardLog;
+}
+
+async function fill(shard: ShardLog, prefix: string): Promise<void> {
+  for (let i = 0; i < 100; i++) {
+    await append(shard, 1, [{ payload: "p", id: `${prefix}-${i}`, key: `${prefix}-key-${i % 5}` }, "without"]);
+  }
+  await shard.settled();
+}
+
+async function expectFilled(shard: ShardLog, prefix: string): Promise<void> {
+  for (const i of [0, 1, 50, 99]) assert.is(await shard.findId(1, `${prefix}-${i}`), 2 * i);
+  assert.equal(
+    await shard.latest(1, { after: "", limit: 100 }),
+    [0, 1, 2, 3, 4].map((i) => ({ key: `${prefix}-key-${i}`, offset: 2 * (95 + i) })),
+  );
+}
+
+test("it is written when segments are sealed, and used by the next run", async () => {
+  const path = fresh();
+  const shard = await open(path);
+  await fill(shard, "a");
+  assert.ok(existsSync(join(path, "shard-0/derived")));
+  await expectFilled(shard, "a");
+  await shard.close();
+  const next = await open(path);
+  await expectFilled(next, "a");
+  await next.close();
+});
+
+test("a missing or spoiled one is made again", async () => {
+  const path = fresh();
+  const shard = await open(path);
+  await fill(shard, "a");
+  await shard.close();
+  const folder = join(path, "shard-0/derived");
+  rmSync(folder, { recursive: true });
+  const second = await open(path);
+  await expectFilled(second, "a");
+  await second.close();
+  rmSync(folder, { recursive: true });
+  const third = await open(path);
+  await third.close();
+  rmSync(folder, { recursive: true, force: true });
+  cpSync(join(path, "shard-0"), join(path, "copy"), { recursive: true });
+  const fourth = await open(path);
+  await fourth.findId(1, "x");
+  await fourth.close();
+  writeFileSync(join(folder, "data.mdb"), "this is no lmdb".repeat(1000));
+  const fifth = await open(path);
+  await expectFilled(fifth, "a");
+  await fifth.close();
+});
+
+test("one that was made from another log is made again", async () => {
+  const [one, two] = [fresh(), fresh()];
+  for (const [path, prefix] of [
+    [one, "a"],
+    [two, "b"],
+  ] as const) {
+    const shard = await open(path);
+    await fill(shard, prefix);
+    await shard.close();
+  }
+  rmSync(join(one, "shard-0/derived"), { recursive: true });
+  cpSync(join(two, "shard-0/derived"), join(one, "shard-0/derived"), { recursive: true });
+  const shard = await open(one);
+  assert.equal(await shard.latest(1, { keys: ["b-key-1"] }), []);
+  assert.is(await shard.findId(1, "b-1"), undefined);
+  await expectFilled(shard, "a");
+  await shard.close();
+});
+
+test("asking again reads only what was committed since", async () => {
+  const disk = new MemoryDisk();
+  const store = openLogStore({
+    path: "/data",
+    files: disk,
+    segmentBytes: 1 << 20,
+    openTable: async () => memoryTable(),
+  });
+  const shard = await store.openShard(0);
+  for (let i = 0; i < 500; i++) await append(shard, 1, [{ payload: "p", id: `id-${i}` }]);
+  await shard.findId(1, "nobody");
+  let reads = 0;
+  disk.before = (call) => {
+    if (call.op === "read") reads++;
+  };
+  for (let i = 0; i < 10; i++) assert.is(await shard.findId(1, `nobody ${i}`), undefined);
+  assert.is(reads, 0);
+  await append(shard, 1, [{ payload: "p", id: "new" }]);
+  assert.is(await shard.findId(1, "new"), 500);
+  assert.is(reads, 2, "the tail, and the event itself");
+  await store.close();
+});
+
+test("a commit does not touch it", async () => {
+  let opened = 0;
+  const store = openLogStore({
+    path: "/data",
+    files: new MemoryDisk(),
+    openTable: async () => {
+      opened++;
+      return memoryTable();
+    },
+  });
+  const shard = await store.openShard(0);
+  for (let i = 0; i < 100; i++) await append(shard, 1, [{ payload: "p", id: `id-${i}` }]);
+  assert.is(opened, 0);
+  await store.close();
+});
+
+test("entries of trimmed events and deleted streams leave the table", async () => {
+  const table = memoryTable();
+  const store = openLogStore({ path: "/data", files: new MemoryDisk(), segmentBytes, openTable: async () => table });
+  const shard = (await store.openShard(0)) as ShardLog;
+  const all = () => table.range(Buffer.from("i"), Buffer.from("l"), 10_000).length;
+  await fill(shard, "a");
+  for (let i = 0; i < 20; i++) await append(shard, 2, [{ payload: "p", id: `two-${i}` }]);
+  await fill(shard, "b");
+  assert.ok(all() > 200);
+  await shard.commit(
+    commitOf({
+      trims: [
+        [1, 398],
+        [2, null],
+      ],
+    }),
+  );
+  await shard.settled();
+  assert.ok(all() <= 2, String(all()));
+  assert.is(await shard.findId(1, "a-5"), undefined);
+  assert.is(await shard.findId(1, "b-99"), 398);
+  await store.close();
+});
+
+test.after(() => {
+  for (const path of paths) rmSync(path, { recursive: true, force: true });
+});
+test.run();
