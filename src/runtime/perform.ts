@@ -3,11 +3,10 @@
 import type { Effect, Notice } from "../actors/effects.ts";
 import type { Address, Answer, Message } from "../actors/messages.ts";
 import { failure } from "../protocol/failure.ts";
-import type { ReadResult, ShardStore } from "../store/store.ts";
+import { type ReadResult, type ShardStore, storeReason } from "../store/store.ts";
 import type { Cell, Origin, Request } from "./cell.ts";
 import type { Item } from "./envelope.ts";
 import type { Gather } from "./gather.ts";
-import { reasonOf } from "./log.ts";
 
 /** What an open shard offers for performing effects. */
 export interface Performer {
@@ -140,7 +139,11 @@ function answerFrom<T>(
     (value) => shard.later(() => shard.notify(cell, incarnation, notice(value))),
     (error) =>
       shard.later(() =>
-        shard.notify(cell, incarnation, { type: "readFailed", tag, failure: failure("unavailable", reasonOf(error)) }),
+        shard.notify(cell, incarnation, {
+          type: "readFailed",
+          tag,
+          failure: failure("unavailable", storeReason(error)),
+        }),
       ),
   );
 }

@@ -2,11 +2,11 @@
 // so the number of commits follows the store's speed and not the number of messages.
 
 import type { Env } from "../actors/effects.ts";
-import { type ShardStore, StoreError } from "../store/store.ts";
+import { type ShardStore, StoreError, storeReason } from "../store/store.ts";
 import type { Cell } from "./cell.ts";
 import type { Clock } from "./clock.ts";
 import { type Built, buildCommit, Gather, type Held } from "./gather.ts";
-import { faultFields, type Logger, reasonOf } from "./log.ts";
+import { faultFields, type Logger } from "./log.ts";
 import type { Meter } from "./meter.ts";
 
 export interface Flight extends Built {
@@ -106,6 +106,6 @@ export class Pipeline {
     const refused = error instanceof StoreError && error.state === "refused";
     this.around.meter.commitFailures++;
     this.around.log.error("a commit failed", { shard: this.store.shard, refused, ...faultFields(error) });
-    this.owner.commitFailed(refused, reasonOf(error));
+    this.owner.commitFailed(refused, storeReason(error));
   }
 }

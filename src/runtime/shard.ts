@@ -4,7 +4,7 @@
 import type { Sample } from "../actors/effects.ts";
 import type { Answer, Message } from "../actors/messages.ts";
 import { failure } from "../protocol/failure.ts";
-import type { ShardStore } from "../store/store.ts";
+import { type ShardStore, storeReason } from "../store/store.ts";
 import { faultFields, reasonOf } from "./log.ts";
 import { OpenShard, type Surroundings } from "./open-shard.ts";
 
@@ -82,7 +82,7 @@ export class Shard {
       store = await this.openStore();
     } catch (error) {
       this.around.log.error("a shard cannot be opened", { shard: this.shard, ...faultFields(error) });
-      return this.around.turn(() => this.down(reasonOf(error)));
+      return this.around.turn(() => this.down(storeReason(error)));
     }
     this.around.turn(() => this.opened(store));
   }

@@ -99,3 +99,11 @@ export class StoreError extends Error {
     this.code = code;
   }
 }
+
+/** What may be said of a failure to anybody who asks: the code, not the places on this machine that the message names. */
+export function storeReason(error: unknown): string {
+  if (!(error instanceof StoreError)) return "the store failed";
+  return error.code === "ENOSPC" || error.code === "EDQUOT"
+    ? `the disk is full (${error.code})`
+    : `the store failed (${error.code})`;
+}

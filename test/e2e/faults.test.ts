@@ -94,7 +94,7 @@ for (const [name, command, segmentBytes, reason] of cases) {
       await client.ack(event);
       return acked.every((one) => seen.has(one));
     });
-    await node.close();
+    await node.destroy();
     data.remove();
   });
 }

@@ -72,7 +72,7 @@ test("G8: a client that stops reading is paused, then closed with 4408, while an
   const again = await PlainClient.open(url);
   await again.subscribe("t", "slow");
   assert.is(((await again.next()).event.payload as { i: number }).i, 0, "what was not read comes again");
-  await node.close();
+  await node.destroy();
   data.remove();
 });
 

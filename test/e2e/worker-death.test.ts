@@ -104,7 +104,7 @@ for (const how of ["throw", "exit", "oom"] as const) {
     );
     done.now = true;
     await consuming;
-    await node.close();
+    await node.destroy();
     data.remove();
   });
 }

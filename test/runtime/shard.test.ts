@@ -4,6 +4,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import type { Effect } from "../../src/actors/effects.ts";
 import type { Message } from "../../src/actors/messages.ts";
+import { StoreError } from "../../src/store/store.ts";
 import { append, HostStage, mark, publish, reply } from "../support/host-stage.ts";
 
 /** `publish` is answered when stored, `cursor` never, `describe` at once. */
@@ -246,7 +247,7 @@ test("a refused commit fails as surely not stored; the shard goes down and comes
   assert.is(stage.code(open), "ack_failed");
   assert.equal(
     stage.ofType("shardDown").map(({ reason }) => reason),
-    ["no space left on the device"],
+    ["the disk is full (ENOSPC)"],
   );
   const meanwhile = stage.ask("a", publish(3));
   assert.is(stage.code(meanwhile), "publish_failed");
@@ -282,7 +283,7 @@ test("after a broken commit nobody knows, so everyone gets unavailable", async (
 test("a shard that cannot be opened is tried again, each time later, up to 5 s", async () => {
   const stage = new HostStage();
   scriptWriter(stage);
-  stage.store.openErrors = Array.from({ length: 9 }, (_, n) => new Error(`fault ${n}`));
+  stage.store.openErrors = Array.from({ length: 9 }, (_, n) => new StoreError("broken", `E${n}`, "/a/path"));
   await stage.open();
   const waits: number[] = [];
   let since = stage.clock.monoMs;
@@ -298,7 +299,7 @@ test("a shard that cannot be opened is tried again, each time later, up to 5 s",
   assert.equal(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
   assert.equal(
     stage.ofType("shardDown").map(({ reason }) => reason),
-    Array.from({ length: 9 }, (_, n) => `fault ${n}`),
+    Array.from({ length: 9 }, (_, n) => `the store failed (E${n})`),
   );
   assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 1 });
 });

@@ -37,14 +37,12 @@ function decode(bytes: Buffer): RecordView {
 
 test("an empty commit, byte for byte", () => {
   const expected = [
-    "4e585231 a90f7aad 0102030405060708", // magic, crc, lineage
+    "4e585231 fdd03452 0102030405060708", // magic, crc, lineage
     "0000000000000840 0000000000000040 0000000000002240", // segment 3, epoch 2, sequence 9
     "50000000 50000000 02000000", // head 80, total 80, kind 2
     "00000000 00000000 00000000 00000000 00000000 00000000 00000000",
   ];
-  const hex = encode({}).toString("hex");
-  assert.is(hex.slice(0, 8), expected[0].slice(0, 8));
-  assert.is(hex.slice(16), expected.join("").replaceAll(" ", "").slice(16));
+  assert.is(encode({}).toString("hex"), expected.join("").replaceAll(" ", ""));
 });
 
 test("everything that goes in comes out", () => {
