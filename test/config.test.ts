@@ -249,6 +249,7 @@ test("defaultConfig replaces what is given and nothing else", () => {
   });
   assert.equal(defaultConfig({ wsPort: undefined } as unknown as Overrides), defaultConfig());
   assert.is(defaultConfig({ limits: { workerHeapMb: 64 } }).limits.workerHeapMb, 64);
+  assert.is(defaultConfig({ limits: { batchEventsMax: 65_535 } }).limits.batchEventsMax, 65_535);
 });
 
 test("defaultConfig throws on what cannot be, whatever the types let through", () => {

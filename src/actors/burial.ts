@@ -13,6 +13,8 @@ import { endReasons, type LeaseLedger } from "./lease-ledger.ts";
 import { type Answer, catalogAddress, partitionCell, type TopicRecord } from "./messages.ts";
 
 const readBytesMax = 256 * 1024;
+/** A guess: what it lacks is read next. */
+const eventBytes = 512;
 const movedBytesMax = 1024 * 1024;
 const retryMs = 1000;
 
@@ -29,7 +31,7 @@ export class Burial {
   /** The dead-letter partition was told of its topic since the catalog named it. */
   private told = false;
   private asking: number | undefined;
-  private reading: { readonly tag: number; readonly from: number; readonly to: number } | undefined;
+  private reading: { readonly tag: number; readonly from: number } | undefined;
 
   constructor(options: {
     stream: number;
@@ -57,8 +59,10 @@ export class Burial {
       const message = { type: "deadLetter", topicId: this.source.id, group: this.group } as const;
       effects.push({ type: "ask", to: catalogAddress, message, tag: this.asking });
     } else if (this.reading === undefined) {
-      this.reading = { tag: this.nextTag(), from: dying.first, to: dying.firstEnd };
-      effects.push({ type: "read", stream: this.stream, bytesMax: readBytesMax, ...this.reading });
+      // Up to the end, so that the first block after it tells when the event is gone.
+      const to = this.shelf.head(this.stream)?.end ?? dying.firstEnd;
+      this.reading = { tag: this.nextTag(), from: dying.first };
+      effects.push({ type: "read", stream: this.stream, to, bytesMax: this.bytesWanted(), ...this.reading });
     }
   }
 
@@ -98,7 +102,7 @@ export class Burial {
       this.record = undefined;
       return true;
     }
-    const moved = this.copies(reading, blocks, next, env);
+    const moved = this.copies(reading.from, blocks, next, env);
     if (moved.length === 0) {
       if (blocks.length === 0 && next <= reading.from) this.retryAt = env.mono + retryMs;
       return true;
@@ -113,18 +117,13 @@ export class Burial {
   }
 
   /** Settles the dying events that were read and gives their copies; those whose bytes are gone are settled without. */
-  private copies(
-    reading: { readonly from: number; readonly to: number },
-    blocks: readonly BlockView[],
-    next: number,
-    env: Env,
-  ): PackEntry[] {
+  private copies(from: number, blocks: readonly BlockView[], next: number, env: Env): PackEntry[] {
     const { again } = this.ledger;
     const moved: PackEntry[] = [];
     let bytes = 0;
-    let at = reading.from;
+    let at = from;
     for (const block of blocks) {
-      this.skip(at, Math.min(block.firstOffset, reading.to), env);
+      this.skip(at, block.firstOffset, env);
       at = Math.max(at, block.firstOffset);
       for (let offset = again.dying.nextIn(at); offset < block.endOffset; offset = again.dying.nextIn(at)) {
         if (bytes >= movedBytesMax) return moved;
@@ -142,8 +141,14 @@ export class Burial {
       }
       at = block.endOffset;
     }
-    if (blocks.length === 0 && next > reading.from) this.skip(reading.from, Math.min(next, reading.to), env);
+    if (blocks.length === 0) this.skip(from, next, env);
     return moved;
+  }
+
+  /** One run of dying events; blocks are as large as they are. */
+  private bytesWanted(): number {
+    const { dying } = this.ledger.again;
+    return Math.min(readBytesMax, (dying.firstEnd - dying.first) * eventBytes);
   }
 
   private skip(from: number, to: number, env: Env): void {

@@ -2,11 +2,22 @@
 // changed after that: nobody's subscription makes a durable group die.
 
 import { type Failure, failure } from "../protocol/failure.ts";
-import type { Filter, GroupOptions } from "./messages.ts";
+import type { Shelf } from "./effects.ts";
+import { entryKeys, entryValue } from "./entries.ts";
+import type { Filter, GroupOptions, TopicRecord } from "./messages.ts";
 
-export function newOptions(asked: Partial<GroupOptions>, maxAttempts: number): GroupOptions {
+/** Of a group that is about to be made, unless the topic has too many. */
+export function makeOptions(asked: Partial<GroupOptions>, stream: number, shelf: Shelf): GroupOptions | Failure {
+  let groups = 0;
+  for (const _ of shelf.entries(entryKeys.groups(stream))) groups++;
+  if (groups >= shelf.limits.groupsPerTopicMax) {
+    return failure("limit", `the topic has ${groups} groups, and no more are allowed`);
+  }
+  // The settings of this moment: they may have changed since the cell began.
+  const entry = shelf.entry(entryKeys.partition(stream));
+  const settings = entry === undefined ? {} : entryValue<TopicRecord>(entry).settings;
   return {
-    maxAttempts: asked.maxAttempts ?? maxAttempts,
+    maxAttempts: asked.maxAttempts ?? settings.maxAttempts ?? shelf.limits.maxAttempts,
     backoffMs: asked.backoffMs ?? 0,
     ordering: asked.ordering ?? "none",
     filter: asked.filter ?? null,

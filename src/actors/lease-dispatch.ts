@@ -18,7 +18,6 @@ const retryMsMax = 5000;
 interface Read {
   readonly tag: number;
   readonly from: number;
-  readonly to: number;
 }
 
 export class LeaseDispatch {
@@ -82,13 +81,15 @@ export class LeaseDispatch {
     }
     if (this.retryAt !== undefined) return;
     if (idle !== undefined && this.solo === undefined && hasCredit(idle)) {
-      this.solo = this.read(solo[0], solo[0] + 1, effects);
+      this.solo = this.read(solo[0], 1, effects);
     }
     if (!waits || !members.anyCanTake) return;
-    if (ready.size > 0 && this.ready === undefined) this.ready = this.read(ready.first, ready.firstEnd, effects);
-    if (next < this.end && ledger.room > 0 && this.fresh === undefined) {
-      this.fresh = this.read(next, this.end, effects);
+    const bytes = this.bytesWanted();
+    if (ready.size > 0 && this.ready === undefined) {
+      const run = (ready.firstEnd - ready.first) * this.eventBytes;
+      this.ready = this.read(ready.first, Math.min(bytes, run), effects);
     }
+    if (next < this.end && ledger.room > 0 && this.fresh === undefined) this.fresh = this.read(next, bytes, effects);
   }
 
   /** False when the read was not one of these. */
@@ -100,7 +101,7 @@ export class LeaseDispatch {
       this.eventBytes = Math.max(1, last.bytes.length / last.count);
       this.failures = 0;
     }
-    if (read.sort === "fresh") this.deliverFresh(blocks, env);
+    if (read.sort === "fresh") this.deliverFresh(read.from, blocks, env);
     else if (read.sort === "ready") this.deliverReady(read.from, blocks, env);
     else this.deliverSolo(read.from, blocks, env);
     if (blocks.length === 0) this.nothingThere(read, next, env);
@@ -117,8 +118,10 @@ export class LeaseDispatch {
 
   // --------------------------------------------------------------------------------------------------------------- fresh
 
-  private deliverFresh(blocks: readonly BlockView[], env: Env): void {
+  private deliverFresh(from: number, blocks: readonly BlockView[], env: Env): void {
     const { ledger, members } = this;
+    // Otherwise what was not asked for would look like a gap.
+    if (from > ledger.next) throw new Error(`read from ${from}, and the walk is at ${ledger.next}`);
     for (const block of blocks) {
       if (block.firstOffset > ledger.next) this.skipFresh(Math.min(block.firstOffset, this.end));
       const to = Math.min(block.endOffset, this.end);
@@ -282,10 +285,11 @@ export class LeaseDispatch {
     this.members.spend(to - from);
   }
 
-  private read(from: number, to: number, effects: Effect[]): Read {
+  /** Always up to the end, also for a single event: if it is gone, the first block after it says so. */
+  private read(from: number, bytesMax: number, effects: Effect[]): Read {
     const tag = this.nextTag();
-    effects.push({ type: "read", stream: this.stream, from, to, bytesMax: this.bytesWanted(), tag });
-    return { tag, from, to };
+    effects.push({ type: "read", stream: this.stream, from, to: this.end, bytesMax: Math.ceil(bytesMax), tag });
+    return { tag, from };
   }
 
   private bytesWanted(): number {
@@ -296,7 +300,7 @@ export class LeaseDispatch {
       bytes += member.bytes;
       events += Math.min(member.slots, member.tokens);
     }
-    return Math.round(Math.min(readBytesMax, Math.max(readBytesMin, Math.min(bytes, events * this.eventBytes))));
+    return Math.min(readBytesMax, Math.max(readBytesMin, Math.min(bytes, events * this.eventBytes)));
   }
 
   private take(tag: number): (Read & { sort: "fresh" | "ready" | "solo" }) | undefined {
@@ -318,7 +322,7 @@ export class LeaseDispatch {
     if (read.sort === "fresh") {
       if (next > this.ledger.next) this.skipFresh(Math.min(next, this.end));
     } else if (read.sort === "ready") {
-      this.skipReady(read.from, Math.min(next, read.to), env);
+      this.skipReady(read.from, next, env);
     } else if (this.ledger.again.solo.includes(read.from)) {
       this.skip(read.from, env);
     }

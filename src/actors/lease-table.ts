@@ -11,7 +11,7 @@ import { Burial } from "./burial.ts";
 import { decodeCursor, encodeCursor } from "./cursor.ts";
 import type { Actor, Effect, Env, Notice, Placed, Put, Ref, Sample, Shelf } from "./effects.ts";
 import { entryBytes, entryKeys, entryValue } from "./entries.ts";
-import { mergeOptions, newOptions, sameFilter, sameOptions } from "./group-options.ts";
+import { makeOptions, mergeOptions, sameFilter, sameOptions } from "./group-options.ts";
 import { LeaseDispatch } from "./lease-dispatch.ts";
 import { checkLedger } from "./lease-invariant.ts";
 import { LeaseLedger } from "./lease-ledger.ts";
@@ -132,33 +132,18 @@ export class LeaseTableActor implements Actor {
       case "leave":
         this.leave(message, ref, env);
         return;
-      case "grant": {
-        const member = this.members.get(message.member);
-        if (member !== undefined) {
-          member.slots += message.slots;
-          member.tokens += message.tokens;
-          member.bytes += message.bytes;
-          member.wanted = 0;
-        }
+      case "grant":
+        this.members.grant(message);
         this.reply(ref, null);
         return;
-      }
-      case "recall": {
-        const member = this.members.get(message.member);
-        if (member !== undefined) this.members.recall(member, message.slots);
+      case "recall":
+        this.members.recall(message);
         this.reply(ref, null);
         return;
-      }
-      case "flow": {
-        const member = this.members.get(message.member);
-        if (member !== undefined) {
-          member.open = message.open;
-          member.stalled = message.stalled;
-          member.written = Math.max(member.written, message.written);
-        }
+      case "flow":
+        this.members.flow(message);
         this.reply(ref, null);
         return;
-      }
       case "settle": {
         const { results, changed } = settleEntries(this.ledger, partitionOf(this.follows), message, env);
         if (changed) this.save();
@@ -174,12 +159,8 @@ export class LeaseTableActor implements Actor {
       }
       case "extend": {
         const outcome = extendEntry(this.ledger, partitionOf(this.follows), message, env);
-        if ("code" in outcome) {
-          this.reply(ref, outcome);
-          return;
-        }
-        if (outcome.changed) this.save();
-        this.reply(ref, null);
+        if ("changed" in outcome && outcome.changed) this.save();
+        this.reply(ref, "code" in outcome ? outcome : null);
         return;
       }
       case "extendRuns": {
@@ -192,11 +173,8 @@ export class LeaseTableActor implements Actor {
         this.cursor(ref);
         return;
       case "seek":
-        if (message.to.kind !== "ts") {
-          this.seek(this.positionOf(message.to), ref, env);
-          return;
-        }
-        this.find(message.to.ts, { kind: "seek", ref });
+        if (message.to.kind === "ts") this.find(message.to.ts, { kind: "seek", ref });
+        else this.seek(this.positionOf(message.to), ref, env);
         return;
       case "dropGroup":
         this.remove(failure("not_subscribed", "the group was removed"));
@@ -260,20 +238,9 @@ export class LeaseTableActor implements Actor {
   }
 
   private optionsFor(message: MessageOf<"join">, again: boolean): GroupOptions | Failure {
-    if (this.options === undefined) return this.makeOptions(message.options);
+    if (this.options === undefined) return makeOptions(message.options, this.follows, this.shelf);
     if (message.rejoin) return this.options;
     return mergeOptions(this.options, message.options, this.members.size > (again ? 1 : 0));
-  }
-
-  private makeOptions(asked: Partial<GroupOptions>): GroupOptions | Failure {
-    const { groupsPerTopicMax, maxAttempts } = this.shelf.limits;
-    let groups = 0;
-    for (const _ of this.shelf.entries(entryKeys.groups(this.follows))) groups++;
-    if (groups >= groupsPerTopicMax) return failure("limit", `the topic has ${groups} groups, and no more are allowed`);
-    // Read again: the settings may have changed since this cell began.
-    const entry = this.shelf.entry(entryKeys.partition(this.follows));
-    const { settings } = entry === undefined ? this.record : entryValue<TopicRecord>(entry);
-    return newOptions(asked, settings.maxAttempts ?? maxAttempts);
   }
 
   private setOptions(options: GroupOptions, env: Env): void {
@@ -338,7 +305,7 @@ export class LeaseTableActor implements Actor {
 
   /** A group that is not there yet is made by it, so that a position can be set before anyone subscribes. */
   private seek(position: number, ref: Ref, env: Env): void {
-    const options = this.options ?? this.makeOptions({});
+    const options = this.options ?? makeOptions({}, this.follows, this.shelf);
     if ("code" in options) {
       this.reply(ref, options);
       return;
@@ -426,7 +393,10 @@ export class LeaseTableActor implements Actor {
   /** What follows from the new state: deliveries, credits to ask for or give back, the timer, the end of the cell. */
   private conclude(env: Env, starting = false): readonly Effect[] {
     const { effects } = this;
-    if (this.ephemeralUntil !== undefined && env.mono >= this.ephemeralUntil) this.abandoned = true;
+    if (this.ephemeralUntil !== undefined && env.mono >= this.ephemeralUntil) {
+      this.ephemeralUntil = undefined;
+      this.abandoned = true;
+    }
     if (this.abandoned && this.members.size === 0 && !this.joining) {
       this.remove(failure("not_subscribed", "the group was ephemeral"));
     }

@@ -142,9 +142,30 @@ export class Members {
     if (member !== undefined && this.quota < member.batchSize) this.pass(this.turn + 1);
   }
 
-  recall(member: Member, slots: number): void {
-    member.recalled += slots;
+  // A member that is not there has left meanwhile.
+
+  grant(message: MessageOf<"grant">): void {
+    const member = this.get(message.member);
+    if (member === undefined) return;
+    member.slots += message.slots;
+    member.tokens += message.tokens;
+    member.bytes += message.bytes;
+    member.wanted = 0;
+  }
+
+  recall(message: MessageOf<"recall">): void {
+    const member = this.get(message.member);
+    if (member === undefined) return;
+    member.recalled += message.slots;
     this.recalling.add(member);
+  }
+
+  flow(message: MessageOf<"flow">): void {
+    const member = this.get(message.member);
+    if (member === undefined) return;
+    member.open = message.open;
+    member.stalled = message.stalled;
+    member.written = Math.max(member.written, message.written);
   }
 
   /** What is free of the slots that were called back. */

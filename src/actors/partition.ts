@@ -3,6 +3,7 @@
 
 import { type Failure, failure } from "../protocol/failure.ts";
 import { type Extension, mergedBytes, mergePacks, PackView } from "../protocol/pack.ts";
+import { payloadFault } from "../protocol/payload.ts";
 import { partitionOf, topicIdOf } from "../protocol/stream.ts";
 import { DedupeWindow, type Known, type Name } from "./dedupe.ts";
 import type { Actor, Effect, Env, Notice, Placed, Put, Ref, Sample, Shelf } from "./effects.ts";
@@ -28,10 +29,6 @@ type Stretch =
   | { readonly kind: "new"; readonly index: number; readonly count: number; readonly at: number }
   | { readonly kind: "known"; readonly index: number; readonly known: Known }
   | { readonly kind: "pending"; readonly index: number; readonly append: Append; readonly name: Name };
-
-const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-const newline = 0x0a;
-const carriageReturn = 0x0d;
 
 export class PartitionActor implements Actor {
   private readonly stream: number;
@@ -133,7 +130,7 @@ export class PartitionActor implements Actor {
   private publish(message: MessageOf<"publish">, ref: Ref, env: Env): readonly Effect[] {
     if (this.record === undefined) return this.unknown(ref);
     const pack = new PackView(message.pack);
-    const fault = message.unparsed ? payloadFault(pack) : undefined;
+    const fault = message.unparsed ? faultOfPayloads(pack) : undefined;
     if (fault !== undefined) return [reply(ref, fault)];
     if (message.batch !== undefined) return this.publishBatch(pack, message.batch, ref, env);
     if (!pack.extended) return this.append(pack, [], wholePack(pack), ref, env);
@@ -393,19 +390,12 @@ function timesOf(pack: PackView): { tsMax: number; tsGiven: number } {
   return { tsMax, tsGiven };
 }
 
-/** Payloads are spliced into frames and lines as they are, so each must be one JSON value on one line. Cut first, parse each:
- *  parsed together, a payload such as `7,8` would shift its neighbours. */
-function payloadFault(pack: PackView): Failure | undefined {
+/** Payloads are spliced into frames and lines as they are. Cut first, parse each: parsed together, a payload such as `7,8` would
+ *  shift its neighbours. */
+function faultOfPayloads(pack: PackView): Failure | undefined {
   for (let index = 0; index < pack.count; index++) {
-    const payload = pack.payload(index);
-    if (payload.includes(newline) || payload.includes(carriageReturn)) {
-      return failure("bad_json", `the payload of event ${index} has a line break`);
-    }
-    try {
-      JSON.parse(decoder.decode(payload));
-    } catch (error) {
-      return failure("bad_json", `the payload of event ${index} is not one JSON value: ${(error as Error).message}`);
-    }
+    const fault = payloadFault(pack.payload(index));
+    if (fault !== undefined) return failure("bad_json", `event ${index}: ${fault}`);
   }
   return undefined;
 }

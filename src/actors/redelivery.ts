@@ -117,7 +117,6 @@ export class Redelivery {
       const at = this.solo.indexOf(offset);
       if (at >= 0) this.solo.splice(at, 1);
     }
-    this.ring.alarm[slot] = noAlarm;
   }
 
   /** The event is settled. */

@@ -6,6 +6,7 @@ import type { Config } from "../config.ts";
 import type { Json } from "../protocol/event.ts";
 import { type Code, codes, type Failure, isFailure } from "../protocol/failure.ts";
 import { topicFault } from "../protocol/names.ts";
+import { placeOf } from "../protocol/payload.ts";
 import type { Clock } from "../runtime/clock.ts";
 import type { Logger } from "../runtime/log.ts";
 import type { System } from "../runtime/system.ts";
@@ -205,7 +206,7 @@ export class Exchange {
     try {
       return JSON.parse(text) as Json;
     } catch (error) {
-      throw refusal("bad_json", `not JSON: ${(error as Error).message}`);
+      throw refusal("bad_json", `the body is not JSON${placeOf(error)}`);
     }
   }
 

@@ -263,8 +263,11 @@ test("no more is read than members can take", () => {
   assert.is(h.reads.length, 0);
   h.grant(2, 1000);
   assert.equal(
-    h.reads.map(({ bytesMax }) => bytesMax > 4096),
-    [true, true],
+    h.reads.map(({ from, bytesMax }) => [from, bytesMax > 4096]),
+    [
+      [0, false],
+      [1, true],
+    ],
   );
 });
 
@@ -317,29 +320,61 @@ test("G6: a poison event that takes every member down goes to the dead letters w
   assert.is(h.total("events_dead_lettered_total"), 1);
 });
 
-test("G6: a busy member is emptied first and then gets the event alone, while others go on", () => {
+/** Event 0 must be delivered alone; members 2 and 3 hold three and two others. */
+function busy(): { h: LeaseHarness; held: Got[] } {
   const h = new LeaseHarness();
   h.member(1, { group: { maxAttempts: 2 } });
   h.publish({});
   h.take();
   h.tell({ type: "flow", member: 1, open: false, stalled: false, written: 1 });
-  h.member(2);
-  h.member(3);
-  h.publish({}, {});
-  h.publish({}, {});
+  h.member(2, { batchSize: 1 });
+  h.member(3, { batchSize: 1 });
+  h.publishMany(5);
   const held = h.take();
-  assert.is(new Set(held.map(({ member }) => member)).size, 2);
+  assert.equal(held.map(({ member }) => member).sort(), [2, 2, 2, 3, 3]);
   h.leave(1);
-  // Both are busy: one of them gets nothing new from now on.
+  return { h, held };
+}
+
+test("G6: the least busy member is emptied first and then gets the event alone, while others go on", () => {
+  const { h, held } = busy();
   h.publishMany(4);
-  const more = h.take();
-  assert.is(new Set(more.map(({ member }) => member)).size, 1);
-  const reserved = more[0].member === 2 ? 3 : 2;
-  for (const got of held.filter(({ member }) => member === reserved)) h.ack(got);
+  assert.equal(
+    h.take().map(({ member }) => member),
+    [2, 2, 2, 2],
+  );
+  const [first, second] = held.filter(({ member }) => member === 3);
+  h.ack(first);
+  h.publish({});
+  assert.equal(
+    h.take().map(({ member }) => member),
+    [2],
+  );
+  h.ack(second);
   assert.equal(
     h.take().map(({ member, offset, attempt }) => [member, offset, attempt]),
-    [[reserved, 0, 2]],
+    [[3, 0, 2]],
   );
+});
+
+test("G6: a member that is idle need not wait for a busy one to be emptied", () => {
+  const { h } = busy();
+  assert.equal(h.take(), []);
+  h.member(4);
+  assert.equal(
+    h.take().map(({ member, offset, attempt }) => [member, offset, attempt]),
+    [[4, 0, 2]],
+  );
+});
+
+test("G6: an event to be delivered alone is not given to a busy member when the idle one leaves meanwhile", () => {
+  const { h } = busy();
+  h.delayReads = true;
+  h.member(4);
+  assert.is(h.reads.length, 1);
+  h.leave(4);
+  h.answerReads();
+  assert.equal(h.take(), []);
 });
 
 test("G6: attempts that ended otherwise are not delivered alone", () => {
@@ -449,6 +484,15 @@ test("ordering by key: one unsettled event of a key is out, the next follows whe
   assert.equal(h.offsets(), [4]);
   h.ack(first[1]);
   assert.equal(h.offsets(), [6]);
+});
+
+test("ordering by key: what did not fit into the bytes is delivered later, not taken for blocked", () => {
+  const h = new LeaseHarness();
+  h.member(1, { group: { ordering: "key" }, bytes: 10, format: "batch" });
+  h.publish({ key: "a" }, { key: "b" }, { key: "c" });
+  assert.equal(h.offsets(), [0]);
+  h.grant(1);
+  assert.equal(h.offsets(), [1, 2]);
 });
 
 test("ordering by key: backoff and dying hold the key up", () => {

@@ -97,6 +97,33 @@ test("G3: an event whose bytes are gone when it comes again is skipped and count
   assert.is(h.cursor().floor, 2);
 });
 
+test("G3: damage at the very end of a stream is skipped too", () => {
+  const h = new LeaseHarness();
+  for (let i = 0; i < 3; i++) h.append({});
+  h.damage(2);
+  h.tell({ type: "advanced", end: 3 });
+  h.member(1);
+  const got = h.take();
+  assert.equal(
+    got.map(({ offset }) => offset),
+    [0, 1],
+  );
+  h.damage(1);
+  h.nack(got[1]);
+  h.ack(got[0]);
+  assert.equal([h.cursor().floor, h.total("events_skipped_total")], [3, 2]);
+});
+
+test("G3: when the first of several that come again is gone, the others still come", () => {
+  const h = new LeaseHarness();
+  for (let i = 0; i < 3; i++) h.publish({});
+  h.member(1);
+  h.damage(0);
+  h.pass(1000);
+  assert.equal(h.offsets(), [0, 1, 2, 1, 2]);
+  assert.equal([h.cursor().floor, h.total("events_skipped_total")], [1, 1]);
+});
+
 test("a read that fails is tried again later", () => {
   const h = new LeaseHarness();
   h.publish({});
@@ -850,6 +877,27 @@ test("a replaced filter looks at what was not settled, not at what was", () => {
   h.publishMany(2, () => ({ key: "b" }));
   h.member(2, { group: { filter: null } });
   assert.equal(h.offsets(), [0, 2, 4, 5]);
+});
+
+test("a replaced filter while something is being read loses nothing", () => {
+  const h = new LeaseHarness();
+  h.publish({});
+  h.publish({});
+  h.member(1, { slots: 3 });
+  h.delayReads = true;
+  h.publish({});
+  const old = h.reads.splice(0);
+  assert.equal(
+    old.map(({ from }) => from),
+    [2],
+  );
+  h.leave(1, "unsubscribe", 0);
+  h.take();
+  h.member(2, { group: { ordering: "key" } });
+  h.reads.unshift(...old);
+  h.answerReads();
+  assert.equal(h.offsets(), [0, 1, 2]);
+  assert.is(h.total("events_skipped_total"), 0);
 });
 
 test("a repeated join of the same member replaces it", () => {

@@ -141,7 +141,7 @@ test("the names to remember are bounded, and the answer says how long to wait", 
   assert.is(stage.answer<Published>(publish(packOf({ payload: 1 }))).runs[0].offset, 1000, "without an id all goes on");
 });
 
-for (const raw of ["7,8", "{", "", "\ufeff1", "1\n", '"\u0001"', "NaN", "1 2"]) {
+for (const raw of ["7,8", "{", "", "\ufeff1", "1\n", '"\u0001"', "NaN", "1 2", `${"[".repeat(65)}${"]".repeat(65)}`]) {
   test(`a payload that is not one JSON value on one line is refused: ${JSON.stringify(raw)}`, () => {
     const stage = opened();
     const answer = stage.answer<Failure>(publish(packOf({ payload: 1 }, { raw }, { payload: 2 }), { unparsed: true }));

@@ -255,6 +255,9 @@ test("each rule of the binary frames is held", () => {
   decoded(encodeSettle({ handle: 1, corr: 1, verb: "ack", runs: full }));
   assert.match(refused(encodeSettle({ handle: 1, corr: 1, verb: "ack", runs: [...full, ...full] })).msg, /100 runs/);
   decoded(encodeSettle({ handle: 1, corr: 1, verb: "ack", runs: [{ ...run, count: 50 }] }));
+  decoded(encodeSettle({ handle: 1, corr: 1, verb: "extend", ms: 86_400_000, runs: full }));
+  decoded(encodeSettle({ handle: 1, corr: 1, verb: "nack", ms: 604_800_000, runs: full }));
+  assert.match(spoilt({}, 86_400_001, "extend").msg, /1 to 86400000/);
   assert.match(spoilt({ count: 0 }).msg, /no lease/);
   assert.match(spoilt({ count: 51 }).msg, /more than 50/);
   assert.match(spoilt({ partition: 64 }).msg, /partition 64/);

@@ -358,6 +358,7 @@ test("a wrong option of PUBLISH is refused with its name", () => {
     assert.match(outcome.failure.msg, msg);
   }
   assert.is(publish(1, { key: "é".repeat(512) }).key, "é".repeat(512));
+  assert.is(publish(1, { ts: 8_640_000_000_000_000 }).ts, 8_640_000_000_000_000);
   assert.is(bad('{"op":"PUBLISH","topic":"t","payload":1,"opts":{"__proto__":null}}').failure.code, "bad_option");
 });
 

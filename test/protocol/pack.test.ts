@@ -167,6 +167,10 @@ test("every way in which the lengths of a pack can be wrong is found", () => {
     assert.ok(packFault(good.subarray(0, length), 0, limits), `cut to ${length}`);
   }
   assert.ok(packFault(new Uint8Array([...good, 0]), 0, limits), "a byte too many");
+  const most = Array.from({ length: 100 }, () => plain[0]);
+  assert.is(packFault(encodePack(most), 0, limits), undefined);
+  assert.ok(packFault(encodePack([...most, plain[0]]), 0, limits));
+  assert.is(packFault(encodePack([{ id: "", payload: bytesOf("1") }]), 0, limits), undefined, "a length is enough");
   assert.is(packFault(encodePack([{ payload: new Uint8Array(1000).fill(0x31) }]), 0, limits), undefined);
 });
 

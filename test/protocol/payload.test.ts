@@ -55,7 +55,8 @@ test("the bytes of a text are counted as an encoder writes them", () => {
     for (let i = random(8); i >= 0; i--) text += parts[random(parts.length)];
     assert.is(utf8Bytes(text), bytesOf(text).length, JSON.stringify(text));
   }
-  for (const text of ["\ud800", "a\udc00", "\udc00\ud800", "\ud83d", "x\ud83dy"]) assert.is(utf8Bytes(text), -1);
+  for (const text of ["\ud800", "a\udc00", "\udc00\ud800", "\ud83d", "x\ud83dy", "\udfff", "\ud83d\ue000"])
+    assert.is(utf8Bytes(text), -1);
 });
 
 test("meta is given back in our spelling", () => {

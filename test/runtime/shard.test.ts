@@ -251,7 +251,7 @@ test("a refused commit fails as surely not stored; the shard goes down and comes
   );
   const meanwhile = stage.ask("a", publish(3));
   assert.is(stage.code(meanwhile), "publish_failed");
-  assert.match((stage.answer(meanwhile) as { msg: string }).msg, /no space left/);
+  assert.match((stage.answer(meanwhile) as { msg: string }).msg, /disk is full/);
   stage.store.gateCommits = false;
   stage.clock.advance(100);
   await stage.settle();

@@ -124,9 +124,8 @@ export class LeaseHarness {
     this.boot();
   }
 
-  get end(): number {
-    return this.blocks.at(-1)?.endOffset ?? 0;
-  }
+  /** Also of what is damaged by now. */
+  end = 0;
 
   get env(): Env {
     return {
@@ -185,6 +184,7 @@ export class LeaseHarness {
     writeBlockHeader({ stream, firstOffset, storedAt: this.wall, maxTs: this.wall, salt }, bytes, 0);
     bytes.set(pack, blockHeaderBytes);
     this.blocks.push(new BlockView(bytes));
+    this.end += events.length;
     return firstOffset;
   }
 
@@ -470,9 +470,8 @@ export class LeaseHarness {
       found.push(block);
       bytes += block.bytes.length;
     }
-    // Nothing there, and something behind it: the first offset that can be read.
-    const after = this.blocks.find((block) => block.firstOffset >= to);
-    const next = found.at(-1)?.endOffset ?? Math.min(to, after?.firstOffset ?? from);
+    // As the log does it: what is neither there nor behind it up to `to` is lost.
+    const next = found.at(-1)?.endOffset ?? Math.min(to, this.end);
     this.tell({ type: "blocks", tag, blocks: found, next });
   }
 

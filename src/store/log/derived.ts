@@ -148,7 +148,7 @@ export class Derived {
 
   private inTurn<T>(step: () => Promise<T>): Promise<T> {
     const result = this.turn.then(step, step);
-    this.turn = result.catch(() => undefined);
+    this.turn = Promise.allSettled([result]);
     return result;
   }
 

@@ -106,7 +106,8 @@ export class Segment implements SegmentFacts {
     const file = this.file;
     this.file = undefined;
     // A file that could not be opened needs no closing; its reader was told.
-    await (await file?.catch(() => undefined))?.close();
+    const [opened] = await Promise.allSettled([file]);
+    if (opened.status === "fulfilled") await opened.value?.close();
   }
 }
 

@@ -391,7 +391,7 @@ export class ShardLog implements ShardStore {
   async close(): Promise<void> {
     this.status = "closed";
     // Whoever asked for the commit hears how it ended.
-    await this.committing?.catch(() => undefined);
+    await Promise.allSettled([this.committing]);
     this.status = "closed";
     await this.release();
   }
