@@ -178,7 +178,9 @@ const checkClock: Check = (path, text) => {
   const say = (found: string) => `${found}: time, chance and ids come from runtime/clock.ts`;
   // A timer's name behind a dot belongs to something else (socket.setTimeout), unless the dot follows the global object.
   // Giving way to what waits in the event loop is no time of its own.
-  const ownTimer = inFolder(path, "runtime", "store") ? "setTimeout|setInterval" : "setTimeout|setInterval|setImmediate";
+  const ownTimer = inFolder(path, "runtime", "store")
+    ? "setTimeout|setInterval"
+    : "setTimeout|setInterval|setImmediate";
   const timers = new RegExp(`(?<![.\\w$])(?:globalThis\\s*\\.\\s*)?(?:${ownTimer})\\b(?!\\s*\\??:)`, "g");
   const others =
     /\bDate\s*\.\s*now\b|\bnew\s+Date\b(?!\s*\(\s*[^\s)])|(?<!\bnew\s+|[.\w$])Date\s*\(|\bMath\s*\.\s*random\b|\bperformance\s*\.\s*now\b|\bhrtime\b|\brandomUUID\b/g;

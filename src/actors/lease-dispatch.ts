@@ -85,11 +85,13 @@ export class LeaseDispatch {
     }
     if (!waits || !members.anyCanTake) return;
     const bytes = this.bytesWanted();
-    if (ready.size > 0 && this.ready === undefined) {
+    // What comes again is older than anything fresh and goes first, also where only the fresh is still in memory.
+    if (ready.size > 0) {
       const run = (ready.firstEnd - ready.first) * this.eventBytes;
-      this.ready = this.read(ready.first, Math.min(bytes, run), effects);
+      this.ready ??= this.read(ready.first, Math.min(bytes, run), effects);
+    } else if (next < this.end && ledger.room > 0) {
+      this.fresh ??= this.read(next, bytes, effects);
     }
-    if (next < this.end && ledger.room > 0 && this.fresh === undefined) this.fresh = this.read(next, bytes, effects);
   }
 
   /** False when the read was not one of these. */

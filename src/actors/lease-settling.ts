@@ -67,7 +67,7 @@ export function settleRuns(
   const { ring } = ledger;
   const { ack, delayMs } = message;
   const reason = reasonOf(message.reason);
-  const lostRuns: LeaseRun[] = [];
+  const lostRuns: LostRun[] = [];
   let changed = false;
   for (const run of message.runs) {
     // What was acked and not yet added to what is settled; in one stretch, so that the floor moves once.
@@ -124,7 +124,7 @@ export function extendRuns(
   env: Env,
 ): { readonly lost: LeaseRun[]; readonly changed: boolean } {
   const { ring } = ledger;
-  const lostRuns: LeaseRun[] = [];
+  const lostRuns: LostRun[] = [];
   let changed = false;
   for (const run of message.runs) {
     for (let i = 0; i < run.count; i++) {
@@ -169,7 +169,10 @@ function reasonOf(reason: string | undefined): string {
   return reason === undefined || reason === "" ? endReasons.nack : boundReason(reason);
 }
 
-function addLost(runs: LeaseRun[], run: LeaseRun, index: number): void {
+/** A run that grows in place: one frame may name 10,000 leases that are all lost. */
+type LostRun = { -readonly [Name in keyof LeaseRun]: LeaseRun[Name] };
+
+function addLost(runs: LostRun[], run: LeaseRun, index: number): void {
   const offset = run.offset + index;
   const token = run.token + index;
   const last = runs[runs.length - 1];
@@ -179,7 +182,7 @@ function addLost(runs: LeaseRun[], run: LeaseRun, index: number): void {
     last.offset + last.count === offset &&
     last.token + last.count === token
   ) {
-    runs[runs.length - 1] = { ...last, count: last.count + 1 };
+    last.count++;
   } else {
     runs.push({ offset, count: 1, epoch: run.epoch, token });
   }

@@ -177,7 +177,7 @@ export class LeaseTableActor implements Actor {
         else this.seek(this.positionOf(message.to), ref, env);
         return;
       case "dropGroup":
-        this.remove(failure("not_subscribed", "the group was removed"));
+        this.remove(failure("unknown_topic", "the group or its topic was deleted"));
         this.reply(ref, null, true);
         return;
       case "advanced":

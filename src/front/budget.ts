@@ -52,6 +52,7 @@ export class Budget {
   private waiting: Waiting[] = [];
   private asking = false;
   private used = false;
+  private over = false;
   /** Since when the bucket has been filling from nothing; undefined while it is not known to be empty. */
   private emptyAt: number | undefined;
   /** After an ask that got less than it needed: how many of its requests are still to come, and what those refused may expect. */
@@ -97,6 +98,7 @@ export class Budget {
     }
     this.used = true;
     this.options.system.ask(this.address(), { type: "take", need, rate }, (answer) => {
+      if (this.over) this.end();
       const { tokens, retryAfterMs } = isFailure(answer) ? this.lendAlone(rate, need) : answer;
       done(tokens, retryAfterMs);
     });
@@ -107,8 +109,9 @@ export class Budget {
     if (this.rate !== "off") this.slice += count;
   }
 
-  /** The bucket cell is not needed any more. */
+  /** The bucket cell is not needed any more. Whoever still asks has just gone, and its cell is ended again after the answer. */
   end(): void {
+    this.over = true;
     if (this.used) this.options.system.tell(this.address(), { type: "endBucket" });
     this.used = false;
   }
@@ -129,6 +132,7 @@ export class Budget {
       need = Math.ceil(need);
       this.options.system.ask(this.address(), { type: "take", need, rate }, (answer) => {
         if (!isFailure(answer)) this.alone = undefined;
+        if (this.over) this.end();
         this.settle(rate, count, need, isFailure(answer) ? this.lendAlone(rate, need) : answer);
       });
     });

@@ -45,9 +45,9 @@ export interface Caller {
   say(frame: string | Uint8Array): void;
   ok<Op extends keyof OkFields>(corr: Corr | undefined, fields?: OkFields[Op]): Step;
   refuse(failure: Failure, corr: Corr | undefined): Step;
-  /** A request was handed on, and it was answered: too many between the two and the socket is not read. */
-  began(): void;
-  ended(): void;
+  /** A request was handed on, and it was answered: too many between the two and the socket is not read. A large one counts as many. */
+  began(weight?: number): void;
+  ended(weight?: number): void;
   /** The frame that held the others is through, or holds them further. */
   resume(step: Step): void;
   /** Holds the frames behind until the promise is settled and `then` lets them go. */

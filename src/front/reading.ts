@@ -10,6 +10,8 @@ import type { Route } from "./router.ts";
 
 /** Keys on a page of LATEST; the partition ends a page earlier where the events are large. */
 const latestPageMax = 500;
+/** A page ends with the answer that passes this: it becomes one frame. */
+const latestBytesMax = 4 * 1024 * 1024;
 
 const decoder = new TextDecoder();
 
@@ -79,14 +81,17 @@ export async function latestText(
   if (from === undefined || from.partition >= route.partitions.length) {
     return failure("bad_frame", "after must be the `next` of the page before");
   }
+  const wanted = keys === undefined ? undefined : [...new Set(keys)].sort();
   const lines: string[] = [];
+  let bytes = 0;
   let next: string | undefined;
   let limit = latestPageMax;
   for (let at = from.partition; at < route.partitions.length && next === undefined; at++) {
     const seen = at === from.partition ? from.key : "";
-    const own = keys?.filter((key) => key > seen && jumpHash(key, route.partitions.length) === at);
+    // In one order for all pages, and not in that of the asking: a page that ends early says after which key to go on.
+    const own = wanted?.filter((key) => key > seen && jumpHash(key, route.partitions.length) === at);
     if (own !== undefined && own.length === 0) continue;
-    if (limit === 0) {
+    if (limit === 0 || bytes >= latestBytesMax) {
       next = `${at}:`;
       break;
     }
@@ -95,6 +100,7 @@ export async function latestText(
     if (isFailure(page)) return page;
     if (page.count > 0) lines.push(decoder.decode(page.lines).trimEnd().replaceAll("\n", ","));
     if (keys === undefined) limit = Math.max(0, limit - page.count);
+    bytes += page.lines.length;
     if (page.next !== undefined) next = `${at}:${page.next}`;
   }
   const head = corr === undefined ? "" : `"corr":${JSON.stringify(corr)},`;

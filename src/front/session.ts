@@ -157,12 +157,12 @@ export class Session implements Caller {
     return count;
   }
 
-  began(): void {
-    this.underWay++;
+  began(weight = 1): void {
+    this.underWay += weight;
   }
 
-  ended(): void {
-    this.underWay--;
+  ended(weight = 1): void {
+    this.underWay -= weight;
     if (!this.reading) this.throttle();
   }
 

@@ -15,6 +15,7 @@ import { Subscription } from "./subscription.ts";
 const handleMax = 0xffff;
 /** Of the member; the group's own defaults are the lease table's. */
 const batchSizeDefault = 100;
+const leasesPerWeight = 100;
 
 export class Subscriber {
   private readonly hall: Hall;
@@ -160,9 +161,10 @@ export class Subscriber {
     if (subscription === undefined) {
       return caller.refuse(failure("not_subscribed", `no subscription has the handle ${handle}`), corr);
     }
-    caller.began();
+    const weight = weightOf(batch);
+    caller.began(weight);
     this.hall.settling.runs(subscription, batch, (result) => {
-      caller.ended();
+      caller.ended(weight);
       if (isFailure(result)) caller.refuse(result, corr);
       else caller.say(JSON.stringify({ op: "OK", corr, ...(result.length === 0 ? {} : { lost: result }) }));
     });
@@ -241,4 +243,11 @@ export class Subscriber {
 /** Neither name can contain a space. */
 function nameOf(topic: string, group: string): string {
   return `${topic} ${group}`;
+}
+
+/** In plain requests: each run crosses the threads as an object, and each lease is looked at. */
+function weightOf({ runs }: SettleBatch): number {
+  let leases = 0;
+  for (const { count } of runs) leases += count;
+  return runs.length + Math.floor(leases / leasesPerWeight);
 }

@@ -6,7 +6,7 @@ import type { Address, GroupOptions, Joined, Signal, Start } from "../actors/mes
 import { codes, type Failure, isFailure } from "../protocol/failure.ts";
 import type { SubscribeOptions } from "../protocol/frames.ts";
 import { positionText } from "../protocol/position.ts";
-import type { Clock, Timer } from "../runtime/clock.ts";
+import { type Clock, sleep, type Timer } from "../runtime/clock.ts";
 import type { System } from "../runtime/system.ts";
 import { type DeliveryRate, Seat } from "./delivery.ts";
 import type { Outlet } from "./outlet.ts";
@@ -92,6 +92,7 @@ export class Subscription {
   private halted = false;
   private stalled = false;
   private timer: Timer | undefined;
+  private readonly refusedFlows = new Map<Seat, Promise<void>>();
 
   constructor(options: SubscriptionOptions) {
     this.options = options;
@@ -153,11 +154,7 @@ export class Subscription {
   /** `pause`: the client wants nothing new. Resolves when nothing that was under way before can come any more. */
   async pause(paused: boolean): Promise<void> {
     this.paused = paused;
-    await Promise.all(
-      this.seats.map((seat) =>
-        seat.status === "joined" ? this.options.system.request(seat.address, this.flow(seat)) : null,
-      ),
-    );
+    await Promise.all(this.seats.map((seat) => this.sureFlow(seat)));
   }
 
   /** The node is being shut down: leases go on, deliveries end. */
@@ -186,7 +183,11 @@ export class Subscription {
         const { status, member, written } = seat;
         this.vacate(seat);
         if (status === "new" || status === "gone") return null;
-        return system.request(seat.address, { type: "leave", member, written, cause });
+        const message = { type: "leave", member, written, cause } as const;
+        return system.request(seat.address, message).then((answer) => {
+          // Not told, the table would lease events to nobody for ever.
+          if (isFailure(answer) && answer.code === "overloaded") system.tell(seat.address, message);
+        });
       }),
     );
   }
@@ -322,6 +323,23 @@ export class Subscription {
   private flow(seat: Seat) {
     const open = !this.paused && !this.halted && !this.stalled;
     return { type: "flow", member: seat.member, open, stalled: this.stalled, written: seat.written } as const;
+  }
+
+  /** Asks until the table has taken it. What is sent later says what is so by then, so all that were refused share one more try. */
+  private async sureFlow(seat: Seat): Promise<void> {
+    if (seat.status !== "joined") return;
+    const { system, clock } = this.options;
+    const answer = await system.request(seat.address, this.flow(seat));
+    if (!isFailure(answer) || answer.code !== "overloaded") return;
+    let again = this.refusedFlows.get(seat);
+    if (again === undefined) {
+      again = sleep(clock, answer.retry_after_ms ?? backoffMsMin).then(() => {
+        this.refusedFlows.delete(seat);
+        return this.sureFlow(seat);
+      });
+      this.refusedFlows.set(seat, again);
+    }
+    await again;
   }
 
   private tellFlow(): void {

@@ -146,6 +146,14 @@ test("more lengths than queues still fire in time", () => {
   assert.equal(fired(deadlines, 970).sort(), [30, 31, 32, 33, 34, 35, 36, 37, 38, 39]);
 });
 
+test("a time that falls behind the one before it still fires in time", () => {
+  const { deadlines, add } = timed();
+  add(100, 0, 100);
+  add(100, 1, 90);
+  assert.is(deadlines.earliest(), 90);
+  assert.equal(fired(deadlines, 95), [1]);
+});
+
 test("dead entries are swept out, however long their time is", () => {
   const { ring, deadlines, add } = timed();
   add(1e9, 0, 1e9);

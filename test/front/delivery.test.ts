@@ -507,13 +507,13 @@ test("a group that is removed ends its subscription with an ERR that names it", 
       const client = await PlainClient.open(url);
       await client.subscribe("t", "g");
       const joins = system.all("join");
-      const ended = failure("not_subscribed", "the group was removed");
+      const ended = failure("unknown_topic", "the group or its topic was deleted");
       for (const join of joins) {
         system.signal({ type: "ended", member: join.message.member, stream: streamOf(join), failure: ended });
       }
       await client.settle();
       assert.equal(client.others, [
-        { op: "ERR", code: "not_subscribed", msg: "the group was removed", topic: "t", group: "g" },
+        { op: "ERR", code: "unknown_topic", msg: "the group or its topic was deleted", topic: "t", group: "g" },
       ]);
       assert.is((await client.request({ op: "PAUSE", topic: "t", group: "g" })).code, "not_subscribed");
       await client.subscribe("t", "g");
@@ -525,6 +525,65 @@ test("a group that is removed ends its subscription with an ERR that names it", 
       await client.close();
     },
     { partitions: 2 },
+  ));
+
+test("a PAUSE that a busy worker refused is asked again before its OK, with what is wanted by then", () =>
+  staged(async ({ url, system, clock }) => {
+    const client = await PlainClient.open(url);
+    await client.subscribe("t", "g");
+    let busy = true;
+    system.on("flow", () => (busy ? failure("overloaded", "busy", 100) : null));
+    let done = 0;
+    const answers = ["PAUSE", "RESUME", "PAUSE"].map((op) =>
+      client.ok({ op, topic: "t", group: "g" }).then(() => {
+        done++;
+      }),
+    );
+    await system.nth("flow", 2);
+    await client.ok({ op: "CURSOR", topic: "t", group: "g" });
+    assert.is(done, 0);
+    busy = false;
+    clock.advance(100);
+    await Promise.all(answers);
+    assert.equal(
+      flows(system).map(({ open }) => open),
+      [false, true, false, false],
+    );
+    await client.close();
+  }));
+
+test("a leave that a busy worker refused is told all the same", () =>
+  staged(
+    async ({ url, system }) => {
+      const client = await PlainClient.open(url);
+      await client.subscribe("t", "g");
+      system.on("leave", () => failure("overloaded", "busy", 100));
+      await client.ok({ op: "UNSUBSCRIBE", topic: "t", group: "g" });
+      const told = system.all("leave").map(({ message }) => message.member);
+      const members = system.all("join").map(({ message }) => message.member);
+      assert.equal(told, [...members, ...members]);
+      await client.close();
+    },
+    { partitions: 2 },
+  ));
+
+test("a client that goes while its SUBSCRIBE is under way leaves no bucket behind", () =>
+  staged(
+    async ({ url, system }) => {
+      const client = await PlainClient.open(url);
+      system.hold("join");
+      client.socket.send('{"op":"SUBSCRIBE","topic":"t","group":"g"}');
+      const join = await system.nth("join", 0);
+      client.socket.terminate();
+      await within(5000, "the close", client.closed);
+      const other = await PlainClient.open(url);
+      system.signal(want(join, "tokens"));
+      const take = await system.nth("take", 0);
+      const end = await system.nth("endBucket", 0);
+      assert.equal(end.to, take.to);
+      await other.close();
+    },
+    { connRate: { burst: 5, perSec: 5 } },
   ));
 
 test("a connection has so many subscriptions and no more", () =>

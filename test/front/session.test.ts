@@ -538,6 +538,55 @@ test("LATEST goes through the partitions in pages, and asks for keys only where 
     { partitions: 2 },
   ));
 
+test("LATEST asks for keys in one order whatever the client's, and ends a page that has become large", () =>
+  staged(
+    async ({ url, system }) => {
+      const client = await PlainClient.open(url);
+      system.make("t");
+      await client.request({ op: "LATEST", topic: "t", keys: ["k5", "k1", "k9", "k1", "k3", "k7"] });
+      for (const { message } of system.all("latest")) assert.equal(message.keys, [...(message.keys ?? [])].sort());
+      assert.is(system.all("latest").flatMap(({ message }) => message.keys ?? []).length, 5);
+      system.on("latest", () => ({ lines: bytes(`"${"x".repeat(4 * 1024 * 1024)}"\n`), count: 1 }));
+      const first = await client.request({ op: "LATEST", topic: "t" });
+      assert.equal([(first.events as unknown[]).length, first.next], [1, "1:"]);
+      const second = await client.request({ op: "LATEST", topic: "t", after: first.next });
+      assert.equal([(second.events as unknown[]).length, second.next], [1, "2:"]);
+      await client.close();
+    },
+    { partitions: 3 },
+  ));
+
+test("a SETTLE counts by what it names: behind a large one the socket is not read", () =>
+  staged(
+    async ({ url, system }) => {
+      const client = await raw(url);
+      client.send({ op: "AUTH", batch: 1 });
+      await client.next();
+      client.send({ op: "SUBSCRIBE", topic: "t", group: "g", corr: 1 });
+      const { handle } = await client.next();
+      system.hold("settleRuns");
+      const runs = Array.from({ length: 60 }, (_, i) => ({
+        partition: 0,
+        offset: 2 * i,
+        count: 1,
+        epoch: 1,
+        token: i,
+      }));
+      client.send(encodeSettle({ handle: Number(handle), corr: 2, verb: "ack", runs }));
+      const settle = await system.nth("settleRuns", 0);
+      client.send({ op: "PAUSE", topic: "t", group: "g", corr: 3 });
+      const other = await PlainClient.open(url);
+      await other.subscribe("t", "h");
+      assert.is(system.all("flow").length, 0);
+      settle.answer({ lost: [] });
+      await system.nth("flow", 0);
+      assert.equal([(await client.next()).corr, (await client.next()).corr], [2, 3]);
+      await other.close();
+      client.socket.close();
+    },
+    { limits: { pendingPerConnectionMax: 50 } },
+  ));
+
 test("binary frames are for clients that asked for batches, and unknown ops and handles are refused by corr", () =>
   staged(async ({ url }) => {
     const pack = encodePack([{ payload: bytes("1") }]);

@@ -1,8 +1,10 @@
 // The derived index can be taken away, spoiled or exchanged at any time: it is made again from the log.
 
+import { spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { suite } from "uvu";
 import * as assert from "uvu/assert";
 import { openLogStore } from "../../src/store/log/log-store.ts";
@@ -49,6 +51,15 @@ test("it is written when segments are sealed, and used by the next run", async (
   const next = await open(path);
   await expectFilled(next, "a");
   await next.close();
+});
+
+test("a disk that is full refuses its writes and does not end the thread", () => {
+  const filler = fileURLToPath(new URL("./store-full-table.entry.js", import.meta.url));
+  // Files end at 512 blocks here, which lmdb meets like the end of the disk.
+  const command = ["-c", 'ulimit -f 512 && exec "$0" "$@"', process.execPath, filler, fresh()];
+  const { status, stdout, stderr } = spawnSync("sh", command, { encoding: "utf8" });
+  assert.is(stdout, "refused 3\n", stderr);
+  assert.is(status, 0);
 });
 
 test("a missing or spoiled one is made again", async () => {

@@ -213,7 +213,10 @@ export class Derived {
         for (const [name, offset] of names[kind]) {
           changes.push(encodeEntry(kind, stream, name, offset));
           if (changes.length < writeMax) continue;
-          writes.push(table.write(changes));
+          const write = table.write(changes);
+          // It may fail before it is waited for below, and must not pass for unheard.
+          void Promise.allSettled([write]);
+          writes.push(write);
           changes = [];
           // Encoding tens of thousands of entries in one go would hold up the commits of this thread.
           await new Promise((resolve) => setImmediate(resolve));

@@ -65,7 +65,9 @@ class LmdbTable implements DerivedTable {
   private readonly root: ReturnType<Lmdb["open"]>;
 
   constructor(lmdb: Lmdb, folder: string) {
-    this.root = lmdb.open({ path: folder, keyEncoding: "binary", encoding: "binary", maxDbs: 1 });
+    // Batching by turn is off: it makes a promise per turn that nobody can get hold of, see `heard`.
+    const options = { keyEncoding: "binary", encoding: "binary", maxDbs: 1, eventTurnBatching: false } as const;
+    this.root = lmdb.open({ path: folder, ...options });
     // A file that is no lmdb is found out at the first look into it.
     this.root.get(Buffer.from("p"));
   }
@@ -84,19 +86,28 @@ class LmdbTable implements DerivedTable {
   }
 
   async write(changes: readonly (readonly [Buffer, Buffer | null])[]): Promise<void> {
-    await this.root.batch(() => {
-      for (const [key, value] of changes) {
-        if (value === null) this.root.remove(key);
-        else this.root.put(key, value);
-      }
+    const parts = new Set<Promise<unknown>>();
+    const whole = this.root.batch(() => {
+      for (const [key, value] of changes) parts.add(value === null ? this.root.remove(key) : this.root.put(key, value));
     });
+    await heard([whole, ...parts]);
   }
 
   async clear(): Promise<void> {
-    await this.root.clearAsync();
+    await heard([this.root.clearAsync()]);
   }
 
   async close(): Promise<void> {
     await this.root.close();
+  }
+}
+
+/** A commit that fails (the disk is full) rejects several promises, one of them inside the error: one unheard ends the thread. */
+async function heard(promises: readonly Promise<unknown>[]): Promise<void> {
+  try {
+    await Promise.all(promises);
+  } catch (error) {
+    void Promise.allSettled([(error as { commitError?: Promise<unknown> }).commitError]);
+    throw error;
   }
 }
