@@ -48,7 +48,12 @@ export class PlainClient {
   private constructor(socket: WebSocket) {
     this.socket = socket;
     this.closed = new Promise((resolve) => {
-      socket.on("close", (code, reason) => resolve({ code, reason: reason.toString() }));
+      socket.on("close", (code, reason) => {
+        // Nobody waits for answers that cannot come any more.
+        for (const answer of this.waiting.values()) answer({ op: "ERR", code: "closed" });
+        this.waiting.clear();
+        resolve({ code, reason: reason.toString() });
+      });
     });
     socket.on("message", (data, binary) => {
       if (binary) return;
