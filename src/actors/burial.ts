@@ -18,6 +18,18 @@ const eventBytes = 512;
 const movedBytesMax = 1024 * 1024;
 const retryMs = 1000;
 
+/** The partition of the dead-letter topic that lies in this shard. */
+interface Grave {
+  readonly record: TopicRecord;
+  readonly stream: number;
+}
+
+/** That of the same number, where it lies here; the topic may be older than its source and have others. */
+function graveOf(record: TopicRecord, partition: number, shard: number): Grave | undefined {
+  const own = record.shards[partition] === shard ? partition : record.shards.indexOf(shard);
+  return own < 0 ? undefined : { record, stream: streamOf(record.id, own) };
+}
+
 export class Burial {
   /** When a step that failed is tried again. */
   retryAt: number | undefined;
@@ -27,7 +39,7 @@ export class Burial {
   private readonly shelf: Shelf;
   private readonly ledger: LeaseLedger;
   private readonly nextTag: () => number;
-  private record: TopicRecord | undefined;
+  private grave: Grave | undefined;
   /** The dead-letter partition was told of its topic since the catalog named it. */
   private told = false;
   private asking: number | undefined;
@@ -53,7 +65,7 @@ export class Burial {
     const { dying } = this.ledger.again;
     if (this.retryAt !== undefined && env.mono >= this.retryAt) this.retryAt = undefined;
     if (dying.size === 0 || this.retryAt !== undefined) return;
-    if (this.record === undefined) {
+    if (this.grave === undefined) {
       if (this.asking !== undefined) return;
       this.asking = this.nextTag();
       const message = { type: "deadLetter", topicId: this.source.id, group: this.group } as const;
@@ -70,11 +82,8 @@ export class Burial {
     if (tag !== this.asking) return;
     this.asking = undefined;
     const record = answer as Answer<"deadLetter">;
-    if (isFailure(record) || record.shards[partitionOf(this.stream)] !== this.shelf.shard) {
-      this.retryAt = env.mono + retryMs;
-      return;
-    }
-    this.record = record;
+    this.grave = isFailure(record) ? undefined : graveOf(record, partitionOf(this.stream), this.shelf.shard);
+    if (this.grave === undefined) this.retryAt = env.mono + retryMs;
     this.told = false;
   }
 
@@ -92,14 +101,14 @@ export class Burial {
 
   /** False when the read was not from here. The cursor has changed when something was settled: the caller persists. */
   blocks(tag: number, blocks: readonly BlockView[], next: number, env: Env, effects: Effect[]): boolean {
-    const { reading, record } = this;
+    const { reading, grave } = this;
     if (reading === undefined || tag !== reading.tag) return false;
     this.reading = undefined;
-    if (record === undefined) return true;
-    const stream = streamOf(record.id, partitionOf(this.stream));
+    if (grave === undefined) return true;
+    const { stream, record } = grave;
     if (this.shelf.entry(entryKeys.partition(stream)) === undefined && this.told) {
       // Not there although it was opened: still in the commit under way, or its topic was deleted. The catalog knows.
-      this.record = undefined;
+      this.grave = undefined;
       return true;
     }
     const moved = this.copies(reading.from, blocks, next, env);

@@ -3,6 +3,7 @@
 
 import { failure } from "../protocol/failure.ts";
 import { deadLetterTopic } from "../protocol/names.ts";
+import { partitionsMax } from "../protocol/stream.ts";
 import type { Actor, Effect, Env, Notice, Put, Ref, Shelf } from "./effects.ts";
 import { entryBytes, entryKeys, entryValue } from "./entries.ts";
 import type { Answer, Message, TopicRecord, TopicSettings } from "./messages.ts";
@@ -97,17 +98,27 @@ export class CatalogActor implements Actor {
     if (source === undefined) return reply(ref, failure("unknown_topic", "the topic of the dead letter is gone"));
     const name = deadLetterTopic(source.name, group);
     const existing = this.byName.get(name);
-    if (existing !== undefined && existing.status === "live" && existing.shards.length === source.shards.length) {
-      return [{ type: "reply", to: ref, value: existing, hold: true }];
-    }
-    // Left over from an earlier incarnation of the source with other partitions, or about to be deleted: wait until it is gone.
-    if (existing !== undefined)
-      return reply(ref, failure("unavailable", `${name} belongs to an earlier topic of that name`));
+    if (existing?.status === "deleting") return reply(ref, failure("unavailable", `${name} is being deleted`, 1000));
+    if (existing !== undefined) return this.extend(existing, source, ref);
     const made = this.make(name, source.shards.length, {}, env);
     if ("code" in made) return reply(ref, made);
     // In the shards of the source, so that a move is one commit.
     const record: TopicRecord = { ...made, shards: source.shards, deadLetterOf: { topic: source.name, group } };
     return this.write(record, ref, record);
+  }
+
+  /**
+   * A dead letter is appended in the commit that settles its event, so the topic needs a partition in each shard of the source.
+   * One left by an earlier topic of that name may lack some. It may grow, since nobody publishes there by key.
+   */
+  private extend(existing: TopicRecord, source: TopicRecord, ref: Ref): readonly Effect[] {
+    const missing = [...new Set(source.shards)].filter((shard) => !existing.shards.includes(shard));
+    if (missing.length === 0) return [{ type: "reply", to: ref, value: existing, hold: true }];
+    if (existing.shards.length + missing.length > partitionsMax) {
+      return reply(ref, failure("limit", `${existing.name} cannot have more than ${partitionsMax} partitions`));
+    }
+    const grown: TopicRecord = { ...existing, shards: [...existing.shards, ...missing] };
+    return this.write(grown, ref, grown);
   }
 
   private forget(topicId: number, ref: Ref): readonly Effect[] {

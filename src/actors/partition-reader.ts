@@ -129,8 +129,9 @@ export class PartitionReader {
     const { keys, after, limit } = question;
     const tag = this.expect(ref, (notice, env) => {
       if (notice.type !== "latestFound") return this.lost(notice, ref);
-      const more = keys === undefined && notice.entries.length >= limit;
-      return this.collect(notice.entries, new EventLines(topic), 0, more, ref, env, undefined);
+      // Named before any of them turns out to be gone: a page that shrinks to nothing still says where to go on.
+      const next = keys === undefined && notice.entries.length >= limit ? notice.entries.at(-1)?.key : undefined;
+      return this.collect(notice.entries, new EventLines(topic), 0, next, ref, env, undefined);
     });
     return [{ type: "latestOf", stream: this.stream, ...(keys === undefined ? {} : { keys }), after, limit, tag }];
   }
@@ -140,7 +141,7 @@ export class PartitionReader {
     entries: readonly { readonly key: string; readonly offset: number }[],
     lines: EventLines,
     from: number,
-    more: boolean,
+    next: string | undefined,
     ref: Ref,
     env: Env,
     held: BlockView | undefined,
@@ -154,12 +155,12 @@ export class PartitionReader {
           // Removed by retention in between: the key has no event any more.
           const gone = found === undefined || found.firstOffset > offset;
           const rest = gone ? entries.filter((_, index) => index !== i) : entries;
-          return this.collect(rest, lines, i, more, ref, later, gone ? undefined : found);
+          return this.collect(rest, lines, i, next, ref, later, gone ? undefined : found);
         });
       }
       lines.add(block, offset - block.firstOffset);
     }
-    return [this.latestReply(lines, entries.length, more ? entries.at(-1)?.key : undefined, ref, env)];
+    return [this.latestReply(lines, entries.length, next, ref, env)];
   }
 
   private latestReply(lines: EventLines, count: number, next: string | undefined, ref: Ref, env: Env): Effect {

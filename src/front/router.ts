@@ -190,6 +190,8 @@ export class Router {
     );
     const failed = answers.find(isFailure);
     if (failed !== undefined) return failed;
+    // A dead-letter topic may get another partition, so its way is asked for each time; nobody publishes there in a hurry.
+    if (isOurs(record.name)) return route;
     this.routes.delete(record.name);
     this.routes.set(record.name, route);
     if (this.routes.size > this.options.topicsMax) {

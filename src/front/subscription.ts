@@ -180,7 +180,9 @@ export class Subscription {
     const { system } = this.options;
     return Promise.all(
       this.seats.map((seat) => {
-        const { status, member, written } = seat;
+        const { status, member } = seat;
+        // What was handed to a socket that lives on leaves before the OK to the UNSUBSCRIBE, whether or not it has been told so.
+        const written = cause === "unsubscribe" ? seat.sent : seat.written;
         this.vacate(seat);
         if (status === "new" || status === "gone") return null;
         const message = { type: "leave", member, written, cause } as const;

@@ -77,6 +77,24 @@ test("a dead-letter topic lies in the shards of its source", () => {
   assert.is(stage.answer<Failure>({ type: "deadLetter", topicId: 99, group: "billing" }).code, "unknown_topic");
 });
 
+test("a dead-letter topic left by an earlier topic of that name grows into the shards it lacks", () => {
+  const stage = started();
+  const first = stage.answer<TopicRecord>(resolve("orders", true, 1));
+  const dead = stage.answer<TopicRecord>({ type: "deadLetter", topicId: first.id, group: "g" });
+  stage.answer({ type: "deleteTopic", topic: "orders" });
+  stage.answer({ type: "forget", topicId: first.id });
+  const second = stage.answer<TopicRecord>(resolve("orders", true, 2));
+  const grown = stage.answer<TopicRecord>({ type: "deadLetter", topicId: second.id, group: "g" });
+  assert.is(grown.id, dead.id);
+  assert.equal(grown.shards.slice(0, 1), dead.shards, "what is there stays where it is");
+  assert.equal(
+    [...grown.shards].sort(),
+    [...new Set(second.shards)].sort(),
+    "one partition in each shard of the source",
+  );
+  assert.equal(started(stage).answer({ type: "deadLetter", topicId: second.id, group: "g" }), grown, "durably");
+});
+
 test("the number of topics is bounded", () => {
   const stage = started();
   for (let i = 0; i < 10; i++) stage.answer(resolve(`t${i}`));

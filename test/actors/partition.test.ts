@@ -223,6 +223,19 @@ test("latest gives the newest event of each key, in pages", () => {
   assert.equal(read(stage.answer<Latest>({ type: "latest", keys: ["c", "zz"], after: "", limit: 10 })), [5]);
 });
 
+test("a page of latest events that retention has emptied still says where to go on", () => {
+  const stage = opened();
+  stage.answer(publish(packOf({ payload: 1, key: "a" }, { payload: 2, key: "b" })));
+  stage.answer(publish(packOf({ payload: 3, key: "c" })));
+  stage.blocks.shift();
+  stage.indexOnly = [
+    { key: "a", offset: 0 },
+    { key: "b", offset: 1 },
+  ];
+  const page = stage.answer<{ count: number; next?: string }>({ type: "latest", after: "", limit: 2 });
+  assert.equal([page.count, page.next], [0, "b"]);
+});
+
 test("retention moves the start when the time has come, and a partition without it has no timer", () => {
   assert.is(opened().wakeAt, undefined);
   const stage = opened({ retention: { ageMs: 1000 } });

@@ -193,6 +193,28 @@ test("a deleted topic is gone, its subscribers are told, and one of the same nam
   await client.close();
 });
 
+test("G6: a topic made anew with other partitions finds its old dead-letter topic and adds to it", async () => {
+  const die = async (partitions: number) => {
+    await fetch(`${http}/topics/reborn`, { method: "PUT", headers: json, body: JSON.stringify({ partitions }) });
+    const client = await PlainClient.open(ws);
+    await client.subscribe("reborn", "g", { from: "earliest", maxAttempts: 1 });
+    for (let i = 0; i < 8; i++) await client.publish("reborn", `${partitions}/${i}`, { key: `k${i}` });
+    for (const event of await client.nextMany(8)) await client.nack(event);
+    await client.close();
+  };
+  await die(1);
+  assert.is((await fetch(`${http}/topics/reborn`, { method: "DELETE" })).status, 204);
+  await die(4);
+  const dead = await eventually(5000, "all sixteen", async () => {
+    const body = (await (await fetch(`${http}/replay?topic=reborn.dlq.g`)).json()) as {
+      events?: { payload: string }[];
+    };
+    return body.events?.length === 16 && body.events;
+  });
+  const expected = [1, 4].flatMap((partitions) => Array.from({ length: 8 }, (_, i) => `${partitions}/${i}`));
+  assert.equal(dead.map(({ payload }) => payload).sort(), expected.sort());
+});
+
 test("an ephemeral group dies with its last member", async () => {
   const { client } = await filled("ephemeral", 2);
   await client.subscribe("ephemeral", "e", { from: "earliest", ephemeral: true });

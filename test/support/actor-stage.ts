@@ -38,6 +38,8 @@ export class Stage {
   wakeAt: number | undefined;
   start = 0;
   pruneTo = 0;
+  /** What the index of keys says in place of what is stored. */
+  indexOnly: { key: string; offset: number }[] | undefined;
   private actor!: Actor;
   private nextRef = 1;
   private gathered: Extract<Effect, { type: "append" }>[] = [];
@@ -178,11 +180,13 @@ export class Stage {
           }
           const latest = new Map<string, number>();
           for (const { key, offset } of events) if (key !== undefined && key > effect.after) latest.set(key, offset);
-          const entries = [...latest]
-            .map(([key, offset]) => ({ key, offset }))
-            .filter(({ key }) => effect.keys?.includes(key) ?? true)
-            .sort((a, b) => (a.key < b.key ? -1 : 1))
-            .slice(0, effect.limit);
+          const entries =
+            this.indexOnly ??
+            [...latest]
+              .map(([key, offset]) => ({ key, offset }))
+              .filter(({ key }) => effect.keys?.includes(key) ?? true)
+              .sort((a, b) => (a.key < b.key ? -1 : 1))
+              .slice(0, effect.limit);
           this.perform(this.actor.receive({ type: "latestFound", tag: effect.tag, entries }, 0, this.env));
           break;
         }
