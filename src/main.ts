@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { type Config, helpText, readConfig } from "./config.ts";
-import { type RunningNode, startNode } from "./node.ts";
+import { type OpenNode, startNode } from "./node.ts";
 import { faultFields } from "./runtime/log.ts";
 
 function say(line: string): void {
@@ -25,7 +25,7 @@ function rateText(rate: Config["connRate"]): string {
   return rate === "off" ? "off" : `${rate.burst}/${rate.perSec}`;
 }
 
-function announce(node: RunningNode): void {
+function announce(node: OpenNode): void {
   const { config } = node;
   const facts = [
     `store=${config.store}`,
@@ -47,7 +47,10 @@ function announce(node: RunningNode): void {
       "narthex warning: running without a token, so only programs on this machine can connect; set WS_TOKEN to change that",
     );
   }
-  say("narthex ready");
+  const missing = node.system.state().filter(({ status }) => status !== "up");
+  const reasons = missing.map(({ shard, status, reason }) => `shard ${shard} is ${status}: ${reason}`);
+  // It serves what it can and goes on trying.
+  say(missing.length === 0 ? "narthex ready" : `narthex not ready yet: ${reasons.join("; ")}`);
 }
 
 async function main(): Promise<void> {

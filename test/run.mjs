@@ -19,7 +19,7 @@ const outputCharsMax = 8 * 1024 * 1024;
 
 const totalsPattern = /^ {2}Total: +(\d+)\n {2}Passed: +(\d+)\n {2}Skipped: +(\d+)\n/gm;
 // uvu writes a bullet per test without a newline, so what a test prints may stand behind some of them.
-const skippedPattern = /^(?:.*[•✘] )?(skipped: .*)$/gm;
+const saidPattern = /^(?:.*[•✘] )?((?:skipped|measured): .*)$/gm;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: the escape character is what an ANSI sequence starts with
 const ansiPattern = /\x1b\[[0-9;]*m/g;
 
@@ -126,7 +126,7 @@ function report(name, { output, trouble, seconds }) {
   const verdict = counts.failed > 0 ? "FAIL" : "ok  ";
   console.log(`${verdict}  ${name}  ${line}  ${seconds.toFixed(1)} s${trouble && !explained ? `  (${trouble})` : ""}`);
   if (counts.failed > 0) console.log(output.trimEnd().replace(/^/gm, "      "));
-  else for (const [, text] of output.matchAll(skippedPattern)) console.log(`      ${text}`);
+  else for (const [, text] of output.matchAll(saidPattern)) console.log(`      ${text}`);
 }
 
 function killGroup(child) {

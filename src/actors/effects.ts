@@ -30,8 +30,8 @@ export type Effect =
       readonly tsMax: number;
       readonly tsGiven: number;
     }
-  /** Call `persist` when the next commit is built. `soon`: do not wait 10 ms for an append to join. */
-  | { readonly type: "persist"; readonly soon?: boolean }
+  /** Call `persist` when the next commit is built. `soon`: do not wait 10 ms for an append to join. `tell`: see `persisted`. */
+  | { readonly type: "persist"; readonly soon?: boolean; readonly tell?: boolean }
   | { readonly type: "trim"; readonly stream: number; readonly start: number | null }
   | {
       readonly type: "read";
@@ -69,6 +69,8 @@ export interface Placed {
 export type Notice =
   /** The cell's own appends of one commit, durable now. */
   | { readonly type: "committed"; readonly placed: readonly Placed[] }
+  /** What the last call of `persist` gave is durable; only for a commit of which the cell asked to be told. */
+  | { readonly type: "persisted" }
   /** To every cell that follows the stream: it has grown, durably. */
   | { readonly type: "advanced"; readonly end: number }
   | { readonly type: "trimmed"; readonly start: number }
@@ -166,4 +168,6 @@ export interface Kinds {
   resident(shelf: Shelf): Iterable<string>;
   /** Failures by kind of cell when its shard is down: `write` for what was surely not stored. */
   refusal(message: Message, reason: string): Failure;
+  /** Whether it can be answered without writing, so that it is served while the store takes no writes. */
+  readsOnly(message: Message): boolean;
 }

@@ -48,4 +48,26 @@ export const kinds: Kinds = {
         return failure("unavailable", reason);
     }
   },
+
+  readsOnly(message: Message): boolean {
+    switch (message.type) {
+      case "resolve":
+        return !message.create;
+      // Every way to a topic begins with `open`. With a record that is known it writes nothing.
+      case "open":
+      case "topics":
+      case "scan":
+      case "locateTs":
+      case "locateId":
+      case "latest":
+      case "describe":
+      case "cursor":
+      // Buckets are never stored.
+      case "take":
+      case "endBucket":
+        return true;
+      default:
+        return false;
+    }
+  },
 };

@@ -71,13 +71,14 @@ export class LeaseDispatch {
     const { ledger, members } = this;
     if (this.retryAt !== undefined && env.mono >= this.retryAt) this.retryAt = undefined;
     if (this.options === undefined || members.size === 0) return;
-    const { ready, solo } = ledger.again;
+    const { ready, solo, limbo } = ledger.again;
     const next = ledger.next;
-    const waits = ready.size > 0 || (next < this.end && ledger.room > 0);
+    const waits = ready.size > 0 || (next < this.end && this.freshRoom > 0);
+    const wants = waits || limbo.waiting.size > 0;
     const idle = solo.length > 0 ? this.reserve() : undefined;
     if (solo.length === 0) members.reserved = undefined;
     for (const member of members.all()) {
-      if (member === members.reserved ? idle !== undefined : waits) members.want(member, this.stream, effects);
+      if (member === members.reserved ? idle !== undefined : wants) members.want(member, this.stream, effects);
     }
     if (this.retryAt !== undefined) return;
     if (idle !== undefined && this.solo === undefined && hasCredit(idle)) {
@@ -89,7 +90,7 @@ export class LeaseDispatch {
     if (ready.size > 0) {
       const run = (ready.firstEnd - ready.first) * this.eventBytes;
       this.ready ??= this.read(ready.first, Math.min(bytes, run), effects);
-    } else if (next < this.end && ledger.room > 0) {
+    } else {
       this.fresh ??= this.read(next, bytes, effects);
     }
   }
@@ -128,7 +129,7 @@ export class LeaseDispatch {
       if (block.firstOffset > ledger.next) this.skipFresh(Math.min(block.firstOffset, this.end));
       const to = Math.min(block.endOffset, this.end);
       for (let at = ledger.next; at < to; at = ledger.next) {
-        const member = ledger.room > 0 ? members.current() : undefined;
+        const member = this.freshRoom > 0 ? members.current() : undefined;
         if (member === undefined) return;
         this.step(member, block, at, to, env);
       }
@@ -139,7 +140,7 @@ export class LeaseDispatch {
   private step(member: Member, block: BlockView, at: number, to: number, env: Env): void {
     const { ledger } = this;
     const { filter, ordering } = this.options as GroupOptions;
-    const last = Math.min(to, at + Math.min(this.members.allowance(member), ledger.room), ledger.settled.nextIn(at));
+    const last = Math.min(to, at + Math.min(this.members.allowance(member), this.freshRoom), ledger.settled.nextIn(at));
     if (filter === null && ordering === "none" && !ledger.again.reachesTo(at)) {
       this.giveFresh(member, block, at, last - at, env);
       return;
@@ -175,6 +176,12 @@ export class LeaseDispatch {
     }
     const given = this.giveFresh(member, block, at, count, env);
     if (keys !== undefined) for (const [offset, key] of keys) if (offset < at + given) ledger.keys.enter(key, offset);
+  }
+
+  /** How many fresh events may be given out. What is about to come again keeps its slots, since it goes before them. */
+  private get freshRoom(): number {
+    const kept = this.ledger.again.limbo.waiting.size;
+    return kept === 0 ? this.ledger.room : Math.min(this.ledger.room, this.members.capacity - kept);
   }
 
   private giveFresh(member: Member, block: BlockView, at: number, count: number, env: Env): number {

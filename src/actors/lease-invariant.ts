@@ -28,9 +28,14 @@ export function checkLedger(ledger: LeaseLedger, members: Members, unsettledMax:
     counts[state]++;
     const ready = again.ready.has(offset);
     const solo = again.solo.filter((entry) => entry === offset).length;
-    const places = (ready ? 1 : 0) + solo + (backing.has(offset) ? 1 : 0);
+    const limbo = again.limbo.waiting.has(offset);
+    const places = (ready ? 1 : 0) + (limbo ? 1 : 0) + solo + (backing.has(offset) ? 1 : 0);
     claim(places === (state === leaseState.waiting ? 1 : 0), `${offset} in state ${state} waits in ${places} places`);
     claim(again.dying.has(offset) === (state === leaseState.dying), `${offset} in state ${state} and dying differ`);
+    const undurable = again.limbo.has(offset);
+    claim(undurable || !limbo, `${offset} waits for a commit that is over`);
+    claim(!undurable || !(ready || solo > 0), `${offset} is up for delivery and its last attempt is not durable`);
+    claim(!undurable || state !== leaseState.leased, `${offset} is leased and its last attempt is not durable`);
     claim(timed.has(offset) === (state === leaseState.leased), `${offset} in state ${state} and its deadline differ`);
     if (state !== leaseState.leased) continue;
     leases.set(ring.holder[slot], (leases.get(ring.holder[slot]) ?? 0) + 1);
@@ -39,8 +44,11 @@ export function checkLedger(ledger: LeaseLedger, members: Members, unsettledMax:
     claim(ring.alarm[slot] <= ring.until[slot], `${offset} would be looked at after its deadline`);
   }
   claim(JSON.stringify(counts) === JSON.stringify(ring.counts), `counted ${counts}, kept ${ring.counts}`);
-  claim(again.ready.size + again.solo.length <= counts[leaseState.waiting], "more is ready than waits");
-  claim(again.dying.size === counts[leaseState.dying], "more is dying than that");
+  const offered = again.ready.size + again.limbo.waiting.size + again.solo.length;
+  claim(offered <= counts[leaseState.waiting], "more is ready than waits");
+  claim(again.dying.countIn(0, ring.next) === counts[leaseState.dying], "more is dying than that");
+  const ahead = again.dying.nextIn(ring.next);
+  claim(!settled.has(ahead) && (ahead === Number.POSITIVE_INFINITY || again.isSpent(ahead)), `${ahead} should live`);
 
   let held = 0;
   for (const member of members.all()) {

@@ -94,7 +94,7 @@ export class LeaseLedger {
     this.ring.reset(floor);
   }
 
-  /** Looks at everything above the floor again, as after a restart. Nobody holds anything. */
+  /** Looks at everything above the floor again, as after a restart. Nobody holds anything. The policy is set anew after it. */
   rewind(): void {
     if (this.ring.counts[leaseState.leased] > 0) throw new Error("a rewind under live leases");
     this.again.rewind();
@@ -141,6 +141,7 @@ export class LeaseLedger {
 
   /** A fresh event that cannot be delivered as it comes: it was attempted before, or an earlier event of its key is out. */
   setAside(offset: number, slot: number, blocked: boolean, now: number): void {
+    this.again.dying.remove(offset, offset + 1);
     if (blocked) this.ring.enter(slot, leaseState.blocked);
     else this.again.place(offset, slot, this.again.takeDelay(offset, now), now);
   }
@@ -292,8 +293,13 @@ export class LeaseLedger {
   /** The event has been moved to the dead letters, or is gone. */
   bury(offset: number, now: number): void {
     const slot = this.ring.slotOf(offset);
-    this.ring.token[slot] = 0;
-    this.release(offset, slot, now);
+    if (slot < 0) {
+      // Dead before the walk came to it.
+      this.again.forget(offset);
+    } else {
+      this.ring.token[slot] = 0;
+      this.release(offset, slot, now);
+    }
     this.settleRange(offset, offset + 1);
   }
 

@@ -103,6 +103,7 @@ export class LeaseTableActor implements Actor {
       ];
     }
     const { floor, settled, again } = this.ledger;
+    again.limbo.written();
     const attempted = again.attempted(env.mono);
     const puts: Put[] = [[cursorKey, encodeCursor({ floor, settled, attempted, reasons: again.reasons }, env.wall)]];
     if (this.optionsChanged) puts.push([groupKey, entryBytes(this.options)]);
@@ -201,6 +202,9 @@ export class LeaseTableActor implements Actor {
       case "wake":
         this.wakeAt = undefined;
         if (this.ledger.tick(env.mono)) this.save();
+        return;
+      case "persisted":
+        this.ledger.again.persisted(env.mono);
         return;
       case "committed":
         return;
@@ -406,11 +410,21 @@ export class LeaseTableActor implements Actor {
     if (this.dispatch.moved) this.save();
     this.dispatch.moved = false;
     this.armTimer();
-    if (this.persists !== "no") effects.push({ type: "persist", soon: this.persists === "soon" });
-    this.persists = "no";
+    this.askToPersist();
     if (this.options === undefined && this.pending.size === 0 && !starting) effects.push({ type: "stop" });
     this.effects = [];
     return effects;
+  }
+
+  private askToPersist(): void {
+    const { limbo } = this.ledger.again;
+    const tell = limbo.unwritten;
+    // Someone could have it again at once, if only the store knew of its last attempt.
+    if (tell && limbo.waiting.size > 0 && this.members.anyFree) this.save("soon");
+    if (this.persists === "no") return;
+    const soon = this.persists === "soon";
+    this.effects.push(tell ? { type: "persist", soon, tell } : { type: "persist", soon });
+    this.persists = "no";
   }
 
   private armTimer(): void {

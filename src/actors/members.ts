@@ -99,14 +99,21 @@ export class Members {
   }
 
   canTake(member: Member): boolean {
-    return (
-      member.slots >= 1 &&
-      member.tokens >= 1 &&
-      member.bytes > 0 &&
-      member.open &&
-      member.alone < 0 &&
-      member !== this.reserved
-    );
+    return isFree(member) && member !== this.reserved;
+  }
+
+  /** Someone could take an event now, or once it is idle. */
+  get anyFree(): boolean {
+    return this.order.some(isFree);
+  }
+
+  /** How many events those who can take something could be given. */
+  get capacity(): number {
+    let capacity = 0;
+    for (const member of this.order) {
+      if (this.canTake(member)) capacity += Math.min(member.slots, Math.floor(member.tokens));
+    }
+    return capacity;
   }
 
   get anyCanTake(): boolean {
@@ -204,4 +211,8 @@ export class Members {
     this.turn = turn >= this.order.length ? 0 : turn;
     this.quota = this.order[this.turn]?.batchSize ?? 0;
   }
+}
+
+function isFree(member: Member): boolean {
+  return member.slots >= 1 && member.tokens >= 1 && member.bytes > 0 && member.open && member.alone < 0;
 }

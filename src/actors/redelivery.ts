@@ -4,6 +4,7 @@
 import type { Attempted, Cursor } from "./cursor.ts";
 import { Deadlines } from "./deadlines.ts";
 import { type LeaseRing, leaseState } from "./lease-ring.ts";
+import { Limbo } from "./limbo.ts";
 import { RangeSet } from "./range-set.ts";
 
 export interface Policy {
@@ -21,6 +22,9 @@ export class Redelivery {
   readonly ready = new RangeSet();
   /** To be delivered again, each to a member that holds nothing else. */
   readonly solo: number[] = [];
+  /** To be delivered again when the end of the last attempt is durable. */
+  readonly limbo = new Limbo();
+  /** Out of attempts. After a restart that is known of some before the walk comes to them: these are in no state of the ring. */
   readonly dying = new RangeSet();
   readonly reasons = new Map<number, string>();
   readonly backoffs: Deadlines;
@@ -51,6 +55,7 @@ export class Redelivery {
   count(offset: number, byDisconnect: boolean): void {
     const code = this.counts.get(offset) ?? 0;
     this.counts.set(offset, (code + 2) | (byDisconnect ? 1 : 0));
+    this.limbo.add(offset);
   }
 
   /** The lease whose end was counted goes on after all. */
@@ -59,6 +64,7 @@ export class Redelivery {
     if (code < 0) throw new Error(`no attempt of ${offset} to take back`);
     if (code === 0) this.counts.delete(offset);
     else this.counts.set(offset, code);
+    this.limbo.delete(offset);
   }
 
   isSpent(offset: number): boolean {
@@ -110,10 +116,15 @@ export class Redelivery {
     this.backoffs.fire(now, (offset, slot) => this.place(offset, slot, 0, now));
   }
 
+  /** All that ended before the last commit was built is durable. */
+  persisted(now: number): void {
+    for (const offset of this.limbo.durable()) this.place(offset, this.ring.slotOf(offset), 0, now);
+  }
+
   /** Takes an event out of whatever it waits in. */
   withdraw(offset: number, slot: number): void {
     if (this.ring.state[slot] === leaseState.dying) this.dying.remove(offset, offset + 1);
-    else if (this.ready.remove(offset, offset + 1) === 0) {
+    else if (this.ready.remove(offset, offset + 1) + this.limbo.waiting.remove(offset, offset + 1) === 0) {
       const at = this.solo.indexOf(offset);
       if (at >= 0) this.solo.splice(at, 1);
     }
@@ -125,6 +136,8 @@ export class Redelivery {
     this.counts.delete(offset);
     if (this.delays.size > 0) this.delays.delete(offset);
     if (this.reasons.size > 0) this.reasons.delete(offset);
+    if (this.dying.size > 0) this.dying.remove(offset, offset + 1);
+    this.limbo.delete(offset);
   }
 
   forgetRange(from: number, to: number): void {
@@ -139,6 +152,15 @@ export class Redelivery {
     this.ready.clear();
     this.solo.length = 0;
     for (const offset of offered) this.place(offset, this.ring.slotOf(offset), 0, now);
+    this.dying.remove(this.ring.next, Number.POSITIVE_INFINITY);
+    this.doom();
+  }
+
+  /** What is out of attempts dies also where the walk has not come to: nobody has to join for that. */
+  doom(): void {
+    for (const offset of this.counts.keys()) {
+      if (offset >= this.ring.next && this.isSpent(offset)) this.dying.add(offset, offset + 1);
+    }
   }
 
   /** As after a restart: what waits is forgotten, attempts and delays stay. The ring is still as it was. */
@@ -150,6 +172,7 @@ export class Redelivery {
       this.delays.set(offset, this.ring.until[slot]);
     }
     this.ready.clear();
+    this.limbo.waiting.clear();
     this.dying.clear();
     this.solo.length = 0;
     this.backoffs.clear();
@@ -157,6 +180,7 @@ export class Redelivery {
 
   clear(): void {
     this.rewind();
+    this.limbo.clear();
     this.counts.clear();
     this.delays.clear();
     this.reasons.clear();
@@ -169,6 +193,7 @@ export class Redelivery {
       if (delayMs > 0) this.delays.set(offset, now + delayMs);
     }
     for (const [offset, reason] of cursor.reasons) this.reasons.set(offset, reason);
+    this.doom();
   }
 
   *attempted(now: number): Iterable<Attempted> {
@@ -182,7 +207,8 @@ export class Redelivery {
 
   private offer(offset: number, slot: number): void {
     this.ring.alarm[slot] = noAlarm;
-    if (this.isSuspect(offset)) this.solo.push(offset);
+    if (this.limbo.has(offset)) this.limbo.waiting.add(offset, offset + 1);
+    else if (this.isSuspect(offset)) this.solo.push(offset);
     else this.ready.add(offset, offset + 1);
   }
 }

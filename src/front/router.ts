@@ -50,6 +50,8 @@ export class Router {
   private readonly flights = new Map<string, Promise<Route | Failure>>();
   /** Deletions that a failing shard has held up. */
   private readonly unfinished = new Map<number, TopicRecord>();
+  /** The catalog could not be asked which there are. */
+  private unasked = false;
 
   constructor(options: RouterOptions) {
     this.options = options;
@@ -158,7 +160,10 @@ export class Router {
     let after: string | undefined = "";
     while (after !== undefined) {
       const page: Answer<"topics"> = await this.list(after, topicsPageMax);
-      if (isFailure(page)) return page;
+      if (isFailure(page)) {
+        this.unasked = true;
+        return page;
+      }
       for (const record of page.records) if (record.status === "deleting") this.unfinished.set(record.id, record);
       after = page.next;
     }
@@ -168,6 +173,11 @@ export class Router {
 
   /** A shard is up (again). */
   async shardUp(): Promise<void> {
+    if (this.unasked) {
+      this.unasked = false;
+      await this.finishDeletes();
+      return;
+    }
     for (const record of [...this.unfinished.values()]) await this.drop(record);
   }
 

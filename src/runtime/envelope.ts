@@ -57,7 +57,14 @@ export type Item =
       readonly epoch: number;
       readonly damage: readonly Damage[];
     }
-  | { readonly type: "shardDown"; readonly shard: number; readonly reason: string }
+  /** `reads`: what only reads is still served. `mayPass`: the cause is one that may go away by itself. */
+  | {
+      readonly type: "shardDown";
+      readonly shard: number;
+      readonly reason: string;
+      readonly reads?: boolean;
+      readonly mayPass?: boolean;
+    }
   | { readonly type: "cellRestarted"; readonly address: Address }
   | { readonly type: "cellFailed"; readonly address: Address; readonly reason: string }
   | { readonly type: "log"; readonly level: LogLevel; readonly msg: string; readonly fields: LogFields };

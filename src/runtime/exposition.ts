@@ -92,5 +92,5 @@ const runtimeHelp: Readonly<Record<string, string>> = {
   cells_failed: "Actors given up after too many restarts",
   worker_restarts_total: "Worker threads started again",
   overloaded_total: "Requests refused at the credit of a worker",
-  shard_up: "1 while the shard can be used",
+  shard_up: "1 while the shard can be used, 0 also while it can only be read",
 };

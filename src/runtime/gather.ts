@@ -29,6 +29,8 @@ interface Part {
   readonly incarnation: number;
   readonly appends: Append[];
   persists: boolean;
+  /** The cell wants to know when what it persists is durable. */
+  tells: boolean;
   readonly trims: Trim[];
 }
 
@@ -69,8 +71,10 @@ export class Gather {
     return use.bytes < blockBytesMax && use.events < blockEventsMax && this.bytes < commitBytesMax;
   }
 
-  persist(cell: Cell, { soon, now }: { soon: boolean; now: number }): void {
-    this.part(cell).persists = true;
+  persist(cell: Cell, { soon, tell, now }: { soon: boolean; tell: boolean; now: number }): void {
+    const part = this.part(cell);
+    part.persists = true;
+    part.tells ||= tell;
     this.dueAt = Math.min(this.dueAt, soon ? 0 : now + persistDelayMs);
   }
 
@@ -91,7 +95,7 @@ export class Gather {
   private part(cell: Cell): Part {
     let part = this.parts.get(cell);
     if (part === undefined) {
-      part = { cell, incarnation: cell.incarnation, appends: [], persists: false, trims: [] };
+      part = { cell, incarnation: cell.incarnation, appends: [], persists: false, tells: false, trims: [] };
       this.parts.set(cell, part);
       cell.lastCommit = this.sequence;
     }
@@ -107,6 +111,8 @@ export interface Built {
     readonly incarnation: number;
     readonly placed: readonly Placed[];
   }[];
+  /** The cells that asked to be told. */
+  readonly persisted: readonly { readonly cell: Cell; readonly incarnation: number }[];
   readonly faults: readonly { readonly cell: Cell; readonly error: unknown }[];
   readonly events: number;
   readonly bytes: number;
@@ -129,6 +135,7 @@ export function buildCommit(
   const puts: Put[] = [];
   const trims: Trim[] = [];
   const placed: { cell: Cell; incarnation: number; placed: readonly Placed[] }[] = [];
+  const persisted: { cell: Cell; incarnation: number }[] = [];
   const faults: { cell: Cell; error: unknown }[] = [];
   for (const part of gather.parts.values()) {
     const { cell, incarnation } = part;
@@ -152,6 +159,7 @@ export function buildCommit(
     for (const [stream, end] of ends) growthOf(stream).end = end;
     trims.push(...part.trims);
     if (own.length > 0) placed.push({ cell, incarnation, placed: own });
+    if (part.tells) persisted.push({ cell, incarnation });
   }
   const blocks: BlockView[] = [];
   for (const [stream, growth] of growths) if (growth.appends.length > 0) blocks.push(blockOf(stream, growth));
@@ -161,7 +169,8 @@ export function buildCommit(
     events += block.count;
     bytes += block.bytes.length;
   }
-  return { commit: { blocks: blocks.map((block) => block.bytes), puts, trims }, blocks, placed, faults, events, bytes };
+  const commit = { blocks: blocks.map((block) => block.bytes), puts, trims };
+  return { commit, blocks, placed, persisted, faults, events, bytes };
 
   function growthOf(stream: number): Growth {
     let growth = growths.get(stream);

@@ -8,9 +8,9 @@ import { type Failure, failure } from "../protocol/failure.ts";
 import type { ReadResult, ShardStore } from "../store/store.ts";
 import { Cell, type Origin, type Request } from "./cell.ts";
 import type { Clock } from "./clock.ts";
-import type { Item } from "./envelope.ts";
+import type { Item, Mail } from "./envelope.ts";
 import { Followers } from "./followers.ts";
-import type { Gather, Held } from "./gather.ts";
+import type { Built, Gather, Held } from "./gather.ts";
 import { faultFields, type Logger, reasonOf } from "./log.ts";
 import type { Meter } from "./meter.ts";
 import { type Performer, perform } from "./perform.ts";
@@ -39,6 +39,20 @@ export interface Surroundings {
   readonly turn: (run: () => void) => void;
 }
 
+/** Lease tokens of one epoch. It outlives the cells: a store that refuses a commit goes on under its epoch. */
+export interface TokenCounter {
+  next: number;
+}
+
+/** Why the cells of a shard were ended. */
+export interface Stop {
+  readonly reason: string;
+  /** Nothing of the commit is stored, and the store can be read as before. */
+  readonly refused: boolean;
+  /** Requests that only read and were not answered: fresh cells can do it. */
+  readonly unread: readonly Mail[];
+}
+
 type Job =
   | { readonly kind: "request"; readonly name: string; readonly request: Request }
   | { readonly kind: "notice"; readonly cell: Cell; readonly incarnation: number; readonly notice: Notice }
@@ -49,7 +63,7 @@ export class OpenShard implements Performer, PipelineOwner {
   readonly shard: number;
   readonly store: ShardStore;
   private readonly around: Surroundings;
-  private readonly broke: (reason: string) => void;
+  private readonly stopped: (stop: Stop) => void;
   private readonly shelf: Shelf;
   private readonly env: { -readonly [K in keyof Env]: Env[K] };
   private readonly cells = new Map<string, Cell>();
@@ -67,34 +81,14 @@ export class OpenShard implements Performer, PipelineOwner {
   private status: "open" | "draining" | "ended" = "open";
   private drained: (() => void)[] = [];
   private nextRef = 1;
-  private nextToken = 1;
 
-  constructor(store: ShardStore, around: Surroundings, broke: (reason: string) => void) {
+  constructor(store: ShardStore, around: Surroundings, tokens: TokenCounter, stopped: (stop: Stop) => void) {
     this.shard = store.shard;
     this.store = store;
     this.around = around;
-    this.broke = broke;
-    this.shelf = {
-      shard: store.shard,
-      shards: around.shards,
-      durability: store.durability,
-      limits: around.limits,
-      head: (stream) => store.head(stream),
-      entry: (key) => store.entry(key),
-      entries: (prefix) => store.entries(prefix),
-      pruneTo: (stream, policy) => store.pruneTo(stream, policy),
-    };
-    this.env = {
-      mono: around.clock.mono(),
-      wall: around.clock.wall(),
-      epoch: store.epoch,
-      tokens: (count) => {
-        const first = this.nextToken;
-        this.nextToken += count;
-        return first;
-      },
-      room: around.room,
-    };
+    this.stopped = stopped;
+    this.shelf = shelfOver(store, around);
+    this.env = envOver(store, around, tokens);
     this.pipeline = new Pipeline(store, this.env, around, this);
   }
 
@@ -154,20 +148,29 @@ export class OpenShard implements Performer, PipelineOwner {
   }
 
   /** Ends every cell. Whoever still waits gets a failure: what was never taken in was surely not stored. */
-  discard(reason: string, open: (message: Message) => Failure = () => failure("unavailable", reason)): void {
+  discard(
+    reason: string,
+    open: (message: Message) => Failure = () => failure("unavailable", reason),
+    /** True: the request is taken over and not answered here. */
+    takeOver: (mail: Mail) => boolean = () => false,
+  ): void {
     if (this.status === "ended") return;
     this.status = "ended";
-    const refuse = ({ message, origin }: Request) => this.respond(origin, this.around.kinds.refusal(message, reason));
-    for (const { request } of [...(this.pipeline.flight?.held ?? []), ...this.gather.held]) {
-      this.respond(request.origin, open(request.message));
+    const end = (cell: string, { message, origin }: Request, answer: (message: Message) => Failure) => {
+      if (origin?.kind === "front" && takeOver({ shard: this.shard, cell, id: origin.id, message })) return;
+      this.respond(origin, answer(message));
+    };
+    const untaken = (message: Message) => this.around.kinds.refusal(message, reason);
+    for (const { cell, request } of [...(this.pipeline.flight?.held ?? []), ...this.gather.held]) {
+      end(cell.name, request, open);
     }
     for (const cell of this.cells.values()) {
       this.keepTotals(cell);
-      for (const { message, origin } of cell.open.values()) this.respond(origin, open(message));
-      for (const request of cell.waiting) refuse(request);
+      for (const request of cell.open.values()) end(cell.name, request, open);
+      for (const request of cell.waiting) end(cell.name, request, untaken);
       this.around.timers.set(cell.alarm, undefined);
     }
-    for (const job of this.jobs) if (job.kind === "request") refuse(job.request);
+    for (const job of this.jobs) if (job.kind === "request") end(job.name, job.request, untaken);
     this.around.timers.set(this.commitAlarm, undefined);
     this.cells.clear();
     this.jobs = [];
@@ -431,7 +434,7 @@ export class OpenShard implements Performer, PipelineOwner {
       this.notify(cell, incarnation, { type: "committed", placed });
     }
     this.work();
-    this.release(flight.held);
+    this.release(flight.held, flight.persisted);
     for (const block of flight.blocks) this.tellFollowers(block.stream, { type: "advanced", end: block.endOffset });
     for (const [stream] of flight.commit.trims) {
       const head = this.store.head(stream);
@@ -441,15 +444,21 @@ export class OpenShard implements Performer, PipelineOwner {
     this.work();
   }
 
-  release(held: readonly Held[]): void {
+  release(held: readonly Held[], persisted: Built["persisted"]): void {
     for (const { request, value } of held) this.respond(request.origin, value);
+    for (const { cell, incarnation } of persisted) this.notify(cell, incarnation, { type: "persisted" });
   }
 
   /** Refused is surely not stored; otherwise nobody knows, and `unavailable` is the code that says so. */
   commitFailed(refused: boolean, reason: string): void {
     const { kinds } = this.around;
-    this.discard(reason, (message) => (refused ? kinds.refusal(message, reason) : failure("unavailable", reason)));
-    this.broke(reason);
+    const unread: Mail[] = [];
+    this.discard(
+      reason,
+      (message) => (refused ? kinds.refusal(message, reason) : failure("unavailable", reason)),
+      (mail) => refused && kinds.readsOnly(mail.message) && unread.push(mail) > 0,
+    );
+    this.stopped({ reason, refused, unread });
   }
 
   private tellFollowers(stream: number, notice: Notice): void {
@@ -459,4 +468,35 @@ export class OpenShard implements Performer, PipelineOwner {
   private stepPausing(): void {
     for (const cell of this.pausing) this.jobs.push({ kind: "step", cell });
   }
+}
+
+export function shelfOver(store: ShardStore, { shards, limits }: Surroundings): Shelf {
+  return {
+    shard: store.shard,
+    shards,
+    durability: store.durability,
+    limits,
+    head: (stream) => store.head(stream),
+    entry: (key) => store.entry(key),
+    entries: (prefix) => store.entries(prefix),
+    pruneTo: (stream, policy) => store.pruneTo(stream, policy),
+  };
+}
+
+export function envOver(
+  store: ShardStore,
+  { clock, room }: Surroundings,
+  tokens: TokenCounter,
+): { -readonly [K in keyof Env]: Env[K] } {
+  return {
+    mono: clock.mono(),
+    wall: clock.wall(),
+    epoch: store.epoch,
+    tokens: (count) => {
+      const first = tokens.next;
+      tokens.next += count;
+      return first;
+    },
+    room,
+  };
 }

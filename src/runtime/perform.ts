@@ -8,26 +8,33 @@ import type { Cell, Origin, Request } from "./cell.ts";
 import type { Item } from "./envelope.ts";
 import type { Gather } from "./gather.ts";
 
-/** What an open shard offers for performing effects. */
-export interface Performer {
-  readonly shard: number;
+/** What it takes to perform effects that read. */
+export interface Reader {
   readonly store: ShardStore;
-  readonly gather: Gather;
-  now(): number;
-  post(item: Item): void;
-  /** Both put into the queue of this turn. */
-  enqueue(name: string, request: Request): void;
+  /** Put into the queue of this turn. */
   notify(cell: Cell, incarnation: number, notice: Notice): void;
-  respond(origin: Origin | undefined, answer: Answer): void;
-  /** A number for an ask that leaves the shard. */
-  expect(cell: Cell, tag: number): number;
   readTail(stream: number, range: { from: number; to: number; bytesMax: number }): ReadResult | undefined;
   /** Runs in a turn of its own, unless the shard has been closed since. */
   later(run: () => void): void;
+}
+
+/** What an open shard offers for performing effects. */
+export interface Performer extends Reader {
+  readonly shard: number;
+  readonly gather: Gather;
+  now(): number;
+  post(item: Item): void;
+  /** Put into the queue of this turn. */
+  enqueue(name: string, request: Request): void;
+  respond(origin: Origin | undefined, answer: Answer): void;
+  /** A number for an ask that leaves the shard. */
+  expect(cell: Cell, tag: number): number;
   setAlarm(cell: Cell, at: number | undefined): void;
   fill(cell: Cell): void;
   stop(cell: Cell): void;
 }
+
+export type ReadEffect = Extract<Effect, { type: "read" | "findTs" | "findId" | "latestOf" }>;
 
 export function perform(shard: Performer, cell: Cell, effects: readonly Effect[]): void {
   for (const effect of effects) performOne(shard, cell, effect);
@@ -51,11 +58,30 @@ function performOne(shard: Performer, cell: Cell, effect: Effect): void {
       if (!shard.gather.append(cell, effect)) shard.fill(cell);
       break;
     case "persist":
-      shard.gather.persist(cell, { soon: effect.soon ?? false, now: shard.now() });
+      shard.gather.persist(cell, { soon: effect.soon ?? false, tell: effect.tell ?? false, now: shard.now() });
       break;
     case "trim":
       shard.gather.trim(cell, [effect.stream, effect.start]);
       break;
+    case "read":
+    case "findTs":
+    case "findId":
+    case "latestOf":
+      performRead(shard, cell, effect);
+      break;
+    case "wake":
+      shard.setAlarm(cell, effect.at);
+      break;
+    case "stop":
+      shard.stop(cell);
+      break;
+    default:
+      effect satisfies never;
+  }
+}
+
+export function performRead(shard: Reader, cell: Cell, effect: ReadEffect): void {
+  switch (effect.type) {
     case "read":
       read(shard, cell, effect);
       break;
@@ -75,12 +101,6 @@ function performOne(shard: Performer, cell: Cell, effect: Effect): void {
       answerFrom(shard, cell, tag, found, (entries) => ({ type: "latestFound", tag, entries }));
       break;
     }
-    case "wake":
-      shard.setAlarm(cell, effect.at);
-      break;
-    case "stop":
-      shard.stop(cell);
-      break;
     default:
       effect satisfies never;
   }
@@ -110,7 +130,7 @@ function send(
   }
 }
 
-function read(shard: Performer, cell: Cell, effect: Extract<Effect, { type: "read" }>): void {
+function read(shard: Reader, cell: Cell, effect: Extract<Effect, { type: "read" }>): void {
   const { stream, tag, from } = effect;
   const head = shard.store.head(stream);
   const near = head === undefined || from >= head.end ? { blocks: [], next: from } : shard.readTail(stream, effect);
@@ -127,13 +147,7 @@ function read(shard: Performer, cell: Cell, effect: Extract<Effect, { type: "rea
   }));
 }
 
-function answerFrom<T>(
-  shard: Performer,
-  cell: Cell,
-  tag: number,
-  result: Promise<T>,
-  notice: (value: T) => Notice,
-): void {
+function answerFrom<T>(shard: Reader, cell: Cell, tag: number, result: Promise<T>, notice: (value: T) => Notice): void {
   const { incarnation } = cell;
   result.then(
     (value) => shard.later(() => shard.notify(cell, incarnation, notice(value))),

@@ -22,7 +22,8 @@ export interface PipelineOwner {
   /** A commit has left: cells that had filled it go on. */
   commitLeft(): void;
   committed(flight: Flight): void;
-  release(held: readonly Held[]): void;
+  /** Nothing is left to wait for: there was nothing to write, or it is durable. */
+  release(held: readonly Held[], persisted: Built["persisted"]): void;
   commitFailed(refused: boolean, reason: string): void;
   /** In a turn of its own, unless the shard has ended. */
   later(run: () => void): void;
@@ -62,7 +63,7 @@ export class Pipeline {
   endTurn({ draining }: { readonly draining: boolean }): void {
     if (this.flight !== undefined) return;
     const { gather } = this;
-    if (gather.parts.size === 0) this.owner.release(gather.held.splice(0));
+    if (gather.parts.size === 0) this.owner.release(gather.held.splice(0), []);
     else if (draining || gather.dueAt <= this.env.mono) this.commit();
   }
 
@@ -78,7 +79,7 @@ export class Pipeline {
     const { blocks, puts, trims } = built.commit;
     if (blocks.length + puts.length + trims.length === 0) {
       this.done = gather.sequence;
-      this.owner.release(gather.held);
+      this.owner.release(gather.held, built.persisted);
     } else {
       const flight = { ...built, sequence: gather.sequence, held: gather.held, startedAt: around.clock.mono() };
       this.flight = flight;

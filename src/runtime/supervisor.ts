@@ -306,7 +306,7 @@ export class Supervisor implements System {
         this.shardUp(item);
         break;
       case "shardDown":
-        this.shardDown(item.shard, item.reason);
+        this.shardDown(item.shard, item.reason, item);
         break;
       case "cellRestarted":
         this.events?.cellRestarted(item.address);
@@ -324,26 +324,40 @@ export class Supervisor implements System {
 
   private shardUp({ shard, epoch, damage }: Extract<Item, { type: "shardUp" }>): void {
     const record = this.records[shard];
+    if (record.reason !== undefined) this.options.log.info("a shard is up again", { shard, epoch });
     record.status = "up";
     record.epoch = epoch;
     record.reason = undefined;
     record.failedCells = new Map();
     record.damage = damage;
     this.events?.shardUp(shard, epoch);
-    if (this.status !== "starting" || this.records.some(({ status }) => status !== "up")) return;
-    this.status = "running";
-    this.started?.resolve();
-    this.started = undefined;
+    this.endStart();
   }
 
-  private shardDown(shard: number, reason: string): void {
+  private shardDown(
+    shard: number,
+    reason: string,
+    { reads = false, mayPass = false }: { readonly reads?: boolean; readonly mayPass?: boolean } = {},
+  ): void {
     const record = this.records[shard];
-    record.status = "down";
+    record.status = reads ? "read-only" : "down";
     record.reason = reason;
     record.failedCells = new Map();
     this.events?.shardDown(shard, reason);
     if (this.status !== "starting") return;
+    // A node that does not start because the disk is full could not even say so to those who ask it.
+    if (mayPass) {
+      this.endStart();
+      return;
+    }
     this.started?.reject(new Error(`shard ${shard} cannot be opened: ${reason}`));
+    this.started = undefined;
+  }
+
+  private endStart(): void {
+    if (this.status !== "starting" || this.records.some(({ status }) => status === "opening")) return;
+    this.status = "running";
+    this.started?.resolve();
     this.started = undefined;
   }
 

@@ -10,9 +10,10 @@ export type { Sample } from "../actors/effects.ts";
 export interface ShardState {
   readonly shard: number;
   readonly worker: number;
-  readonly status: "opening" | "up" | "down";
+  /** `read-only`: its store takes no writes; what only reads is served. */
+  readonly status: "opening" | "up" | "read-only" | "down";
   readonly epoch: number;
-  /** Why it is down, in words for the operator. */
+  /** Why it is not up, in words for the operator. */
   readonly reason?: string;
   /** Cells that were given up after too many restarts. */
   readonly failedCells: readonly { readonly cell: string; readonly reason: string }[];
@@ -23,6 +24,7 @@ export interface SystemEvents {
   signal(signal: Signal): void;
   /** A shard can be used (again): subscriptions on it must be joined anew. */
   shardUp(shard: number, epoch: number): void;
+  /** It takes no writes and its lease tables are gone. */
   shardDown(shard: number, reason: string): void;
   /** One cell was started again from the store and has forgotten its members. */
   cellRestarted(address: Address): void;
@@ -31,7 +33,10 @@ export interface SystemEvents {
 export interface System {
   readonly shards: number;
   readonly workers: number;
-  /** Resolves when every shard is up; rejects when one cannot be opened at all. */
+  /**
+   * Resolves when every shard is up, or waits for what kept it from opening to pass (a full disk); rejects when one cannot be opened
+   * for a cause that no waiting cures.
+   */
   start(events: SystemEvents): Promise<void>;
   /**
    * Always calls back exactly once, never before it returns: with the answer, or a Failure: `overloaded` at the credit of the

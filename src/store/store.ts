@@ -100,6 +100,24 @@ export class StoreError extends Error {
   }
 }
 
+const passingCodes: ReadonlySet<string> = new Set([
+  "ENOSPC",
+  "EDQUOT",
+  "EIO",
+  "EROFS",
+  "EMFILE",
+  "ENFILE",
+  "ENOMEM",
+  "EAGAIN",
+  "EBUSY",
+  "ETIMEDOUT",
+]);
+
+/** Whether the cause may go away by itself, or by what an operator does about the machine: then it is worth trying again. */
+export function mayPass(error: unknown): boolean {
+  return error instanceof StoreError && passingCodes.has(error.code);
+}
+
 /** What may be said of a failure to anybody who asks: the code, not the places on this machine that the message names. */
 export function storeReason(error: unknown): string {
   if (!(error instanceof StoreError)) return "the store failed";

@@ -64,15 +64,124 @@ test("G6: a crash before that commit leaves the event dying, and it is moved onc
   h.holdCommits = true;
   h.tell({ type: "answer", tag: h.asks[0].tag, answer: deadRecord });
   assert.is(h.buried.length, 0);
-  h.restart();
   h.holdCommits = false;
   h.deadLetterAnswer = deadRecord;
+  h.restart();
   h.member(2);
   assert.equal(h.offsets(2), [1]);
   assert.is(h.buried.length, 1);
   const headers = JSON.parse(h.buried[0].pack.extension(0).meta!).headers;
   assert.equal([headers["x-dlq-offset"], headers["x-dlq-reason"], headers["x-dlq-attempts"]], ["0", "why not", "1"]);
   assert.is(h.cursor().floor, 1);
+});
+
+test("G6: what had used up its attempts at a crash is moved right after the restart, with no member at all", () => {
+  const h = dying();
+  h.deadLetterAnswer = undefined;
+  h.publishMany(5);
+  const got = h.take();
+  h.nack(got[1], { reason: "one" });
+  h.nack(got[3], { reason: "three" });
+  h.ack(got[4]);
+  h.deadLetterAnswer = deadRecord;
+  h.restart();
+  const moved = h.buried.flatMap(({ pack }) =>
+    Array.from({ length: pack.count }, (_, i) => JSON.parse(pack.extension(i).meta!).headers),
+  );
+  assert.equal(
+    moved.map((headers) => [headers["x-dlq-offset"], headers["x-dlq-reason"], headers["x-dlq-attempts"]]),
+    [
+      ["1", "one", "1"],
+      ["3", "three", "1"],
+    ],
+  );
+  assert.equal(
+    [h.cursor().floor, h.cursor().ranges],
+    [
+      0,
+      [
+        [1, 2],
+        [3, 5],
+      ],
+    ],
+  );
+  h.restart();
+  h.member(2);
+  assert.equal(h.offsets(2), [0, 2]);
+  assert.is(h.buried.length, 1);
+});
+
+test("G6: after a restart the catalog is asked again until it answers, with no member at all", () => {
+  const h = dying();
+  h.deadLetterAnswer = failure("unavailable", "shard 0 is down");
+  h.publish({});
+  h.nack(h.take()[0]);
+  h.restart();
+  h.pass(900);
+  h.deadLetterAnswer = deadRecord;
+  assert.is(h.buried.length, 0);
+  h.pass(100);
+  assert.equal([h.buried.length, h.cursor().floor], [1, 1]);
+});
+
+test("G6: an event that dies after a restart is met by members before it is moved, and by more attempts", () => {
+  for (const ordering of ["none", "key"] as const) {
+    for (const maxAttempts of [1, 3]) {
+      const h = new LeaseHarness();
+      h.member(1, { group: { maxAttempts: 1, ordering } });
+      h.publishMany(3, () => ({ key: "k" }));
+      h.deadLetterAnswer = undefined;
+      h.nack(h.take()[0]);
+      h.restart();
+      h.member(2, { group: { maxAttempts, ordering } });
+      const again = h.take().map(({ offset, attempt }) => [offset, attempt]);
+      const rest =
+        ordering === "key"
+          ? []
+          : [
+              [1, 1],
+              [2, 1],
+            ];
+      assert.equal(again.sort(), maxAttempts === 1 ? rest : [[0, 2], ...rest]);
+      h.tell({ type: "answer", tag: h.asks[0].tag, answer: deadRecord });
+      assert.is(h.buried.length, maxAttempts === 1 ? 1 : 0);
+      assert.equal(h.offsets(2), ordering === "key" && maxAttempts === 1 ? [1] : []);
+    }
+  }
+});
+
+test("an event that dies after a restart waits its turn where its key is in order by then", () => {
+  const h = dying();
+  h.publishMany(2, () => ({ key: "k" }));
+  h.deadLetterAnswer = undefined;
+  h.nack(h.take()[1]);
+  h.restart();
+  h.member(2, { group: { ordering: "key" } });
+  h.tell({ type: "answer", tag: h.asks[0].tag, answer: deadRecord });
+  assert.is(h.buried.length, 0);
+  h.ack(h.take(2)[0]);
+  assert.equal([h.buried.length, h.cursor().floor], [1, 2]);
+});
+
+test("fewer attempts end also what no member has come to since the restart", () => {
+  const h = dying({ maxAttempts: 3 });
+  h.publish({});
+  h.nack(h.take()[0]);
+  h.restart();
+  h.join(2, { group: { maxAttempts: 1 } });
+  assert.equal([h.buried.length, h.cursor().floor], [1, 1]);
+});
+
+test("a dying event that retention removes after a restart is not moved", () => {
+  const h = dying();
+  h.deadLetterAnswer = undefined;
+  h.publish({});
+  h.publish({});
+  h.nack(h.take()[0]);
+  h.restart();
+  h.trim(1);
+  h.tell({ type: "answer", tag: h.asks[0].tag, answer: deadRecord });
+  assert.equal([h.buried.length, h.cursor().floor], [0, 1]);
 });
 
 test("the reason says how the last attempt ended, and is bounded", () => {

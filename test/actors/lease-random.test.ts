@@ -20,6 +20,7 @@ class Life {
   /** Every delivery, since acks come late and twice. */
   readonly history: Got[] = [];
   private nextMember = 1;
+  private sought = false;
 
   constructor(seed: number) {
     this.dice = new Dice(seed);
@@ -35,6 +36,7 @@ class Life {
 
   step(): string {
     const { h, dice } = this;
+    if (h.holdCommits && dice.chance(25)) return this.stepOfCommit();
     const roll = dice.below(100);
     if (roll < 14) return this.publish(1 + dice.below(5));
     if (roll < 18) return this.join();
@@ -64,7 +66,7 @@ class Life {
       h.deadLetterAnswer = dice.chance(50) ? deadRecord : failure("unavailable", "not now");
       return "dead letters";
     }
-    if (roll < 98) return this.restart(dice.chance(50));
+    if (roll < 98) return dice.chance(50) ? this.restart(dice.chance(50)) : this.holdCommits();
     if (roll < 99) return this.trim();
     if (dice.chance(50)) return this.seek();
     return this.changeOrdering();
@@ -79,6 +81,10 @@ class Life {
           const { headers } = JSON.parse(outcome.extension(i).meta!);
           model.buried(Number(headers["x-dlq-offset"]), h.mono);
         }
+      } else if ("commit" in outcome) {
+        model.advance(outcome.at);
+        if (outcome.commit === "begins") model.commitBegins();
+        else model.commitEnds();
       } else {
         model.delivered(outcome);
         this.history.push(outcome);
@@ -106,8 +112,11 @@ class Life {
     const { h, model } = this;
     const suspects = model.events.some((event) => event.status !== "settled" && model.isSuspect(event));
     if (suspects || h.total("group_full") === 1 || this.retrying) return;
+    // What waits for a commit keeps a slot.
+    const kept = model.events.filter(({ undurable }) => undurable !== undefined).length;
     const able = [...model.members.values()].find(
-      ({ open, slots, number }) => open && slots >= 1 && !model.leasesOf(number).some(({ dueAt }) => dueAt === -1),
+      ({ open, slots, number }) =>
+        open && slots >= 1 + kept && !model.leasesOf(number).some(({ dueAt }) => dueAt === -1),
     );
     if (able === undefined) return;
     const left = model.events.find((event) => !event.mayDie && model.hindrance(event) === undefined);
@@ -116,6 +125,14 @@ class Life {
 
   private get retrying(): boolean {
     return (this.h.actor as unknown as { dispatch: { retryAt?: number } }).dispatch.retryAt !== undefined;
+  }
+
+  /** Whatever crashed in between, each is there once. */
+  private checkDeadLetters(): void {
+    const moved = this.h.buried.flatMap(({ pack }) =>
+      Array.from({ length: pack.count }, (_, i) => JSON.parse(pack.extension(i).meta!).headers["x-dlq-offset"]),
+    );
+    assert.is(new Set(moved).size, moved.length, "a dead letter was made twice");
   }
 
   private withMember(run: (member: number) => string): string {
@@ -273,8 +290,44 @@ class Life {
     const { h, model } = this;
     h.restart(reopened ? {} : { epoch: h.epoch });
     model.restart();
+    model.trim(h.start);
     model.advance(h.mono);
     return reopened ? "restart" : "restart of the cell";
+  }
+
+  private holdCommits(): string {
+    const { h, model } = this;
+    // A group that a crash could undo is another story.
+    if (h.holdCommits || !h.entries.has(entryKeys.group(stream, "g"))) return "commits as they were";
+    model.holdCommits();
+    h.holdCommits = true;
+    h.peek = true;
+    return "commits are held";
+  }
+
+  private freeCommits(): string {
+    const { h } = this;
+    h.holdCommits = false;
+    h.peek = false;
+    h.commit();
+    this.compare();
+    this.model.freeCommits();
+    return "commits are free";
+  }
+
+  private stepOfCommit(): string {
+    const { h, dice } = this;
+    const roll = dice.below(20);
+    if (roll < 9) {
+      h.beginCommit();
+      return "a commit begins";
+    }
+    if (roll < 17) {
+      h.endCommit();
+      return "a commit ends";
+    }
+    if (roll < 18) return this.freeCommits();
+    return this.restart(dice.chance(70));
   }
 
   private trim(): string {
@@ -294,6 +347,7 @@ class Life {
       to: { kind: "offset", offset: Math.max(0, model.events.length - dice.below(30)) },
     });
     model.seek(floor);
+    this.sought = true;
     for (const event of model.events) if (event.offset < h.start) event.status = "gone";
     this.history.length = 0;
     return `seek to ${floor}`;
@@ -312,6 +366,7 @@ class Life {
   /** Everything calms down: one member takes all there is and acks it. */
   settleAll(): void {
     const { h, model } = this;
+    if (h.holdCommits) this.freeCommits();
     h.delayReads = false;
     h.answerReads();
     h.deadLetterAnswer = deadRecord;
@@ -344,6 +399,7 @@ class Life {
         assert.ok(event.status === "settled" || event.status === "gone", `${event.offset} stays`);
     }
     assert.equal([h.cursor().floor, h.cursor().lag], [model.events.length, 0]);
+    if (!this.sought) this.checkDeadLetters();
   }
 }
 

@@ -67,7 +67,7 @@ test("G8: a client that stops reading is paused, then closed with 4408, while an
   const { code, reason } = await within(5000, "close frame or end", slow.closed);
   assert.ok(code === 4408 || code === 1006, `${code}`);
   console.log(
-    `slow client: ${delivered} of ${count} events sent, ${unsentMb.toFixed(2)} MB unsent, closed ${code} ${reason}; the other took all in ${tookMs.toFixed(0)} ms`,
+    `measured: slow client: ${delivered} of ${count} events sent, ${unsentMb.toFixed(2)} MB unsent, closed ${code} ${reason}; the other took all in ${tookMs.toFixed(0)} ms`,
   );
   const again = await PlainClient.open(url);
   await again.subscribe("t", "slow");
@@ -95,7 +95,7 @@ test("5,000 idle sockets are held", async () => {
     sockets.push(...(await within(20_000, "100 more", Promise.all(opened))));
   }
   const each = (rss() - before) / sockets.length;
-  console.log(`5,000 idle sockets: ${(each / 1024).toFixed(1)} KiB of resident memory each`);
+  console.log(`measured: 5,000 idle sockets: ${(each / 1024).toFixed(1)} KiB of resident memory each`);
   assert.ok(each < 40 * 1024, `${each} bytes each`);
   const started = performance.now();
   await warm[0].publish("alive", 1);

@@ -100,7 +100,7 @@ for (const how of ["throw", "exit", "oom"] as const) {
       );
     }
     console.log(
-      `${how}: slowest answer ${slowest.left.toFixed(0)} ms, on the other worker ${slowest.right.toFixed(0)} ms, codes ${[...codes].join(" ") || "none"}`,
+      `measured: worker death by ${how}: slowest answer ${slowest.left.toFixed(0)} ms, on the other worker ${slowest.right.toFixed(0)} ms, codes ${[...codes].join(" ") || "none"}`,
     );
     done.now = true;
     await consuming;

@@ -250,6 +250,25 @@ test("interrupted deletions are finished at start: every partition is dropped, t
   await front.close();
 });
 
+test("a catalog that cannot be asked does not stop the start, and deletions are finished when its shard is up", async () => {
+  const clock = new SocketClock();
+  const system = new FakeSystem(clock);
+  const deleting = { ...system.make("old"), status: "deleting" as const };
+  system.topics.set("old", deleting);
+  const log = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
+  const config = defaultConfig({ wsPort: 0, httpPort: "off", opsPort: "off", replayPort: "off" });
+  const front = createFront({ config, system, clock, log, auth: staticToken(undefined), guarded: false });
+  let down = true;
+  system.on("topics", () => (down ? failure("unavailable", "the disk is full (ENOSPC)") : { records: [deleting] }));
+  assert.is((await front.listen()).length, 1);
+  assert.is(system.all("drop").length, 0);
+  down = false;
+  front.events.shardUp(0, 2);
+  const forget = await system.nth("forget", 0);
+  assert.is(forget.message.topicId, deleting.id);
+  await front.close();
+});
+
 test("stats count connections, subscriptions, frames, refusals and what was published", () =>
   staged(async ({ url, front }) => {
     const client = await PlainClient.open(url);

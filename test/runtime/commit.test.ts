@@ -2,7 +2,7 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import type { Notice, Placed } from "../../src/actors/effects.ts";
+import type { Notice, Placed, Put } from "../../src/actors/effects.ts";
 import { BlockView } from "../../src/protocol/block.ts";
 import type { Item } from "../../src/runtime/envelope.ts";
 import { append, HostStage, mark, publish, reply } from "../support/host-stage.ts";
@@ -230,6 +230,69 @@ test("persist is called once for a commit, with the cell's own placements", asyn
   assert.is(calls.length, 1);
   const [{ tag, stream, offset, count }] = calls[0];
   assert.equal({ tag, stream, offset, count }, { tag: 5, stream: 1, offset: 1, count: 2 });
+});
+
+test("a cell that asks for it is told when what it persisted is durable: after the replies, before who follows", async () => {
+  const stage = new HostStage();
+  const heard: string[] = [];
+  const script = (name: string, tell: boolean) =>
+    stage.script(
+      name,
+      (message, ref) => {
+        if (message.type === "cursor")
+          return [{ type: "persist" }, { type: "persist", soon: true, tell }, reply(ref, null, true)];
+        heard.push(`${name} ${message.type}`);
+        return [mark(1)];
+      },
+      { follows: 7, persist: () => [[name, new Uint8Array([1])]] },
+    );
+  script("a", true);
+  script("b", false);
+  scriptLog(stage, "log");
+  stage.residents.push("a", "b");
+  await stage.open();
+  stage.store.gateCommits = true;
+  stage.askAll([
+    ["log", publish(1)],
+    ["a", { type: "cursor" }],
+    ["b", { type: "cursor" }],
+  ]);
+  await stage.settle();
+  assert.equal(heard, []);
+  stage.posts.length = 0;
+  await stage.store.release();
+  await stage.settle();
+  assert.equal(heard, ["a persisted", "a advanced", "b advanced"]);
+  assert.equal(
+    stage.items.map(({ type }) => type),
+    ["answer", "answer", "answer", "signal", "signal", "signal"],
+  );
+});
+
+test("a cell is told of nothing when its commit fails, and at once when it had nothing to write", async () => {
+  const stage = new HostStage();
+  const heard: string[] = [];
+  let puts: readonly Put[] = [];
+  stage.script(
+    "a",
+    (message) => {
+      if (message.type === "cursor") return [{ type: "persist", soon: true, tell: true }];
+      heard.push(message.type);
+      return [];
+    },
+    { persist: () => puts },
+  );
+  await stage.open();
+  stage.store.gateCommits = true;
+  stage.tell("a", { type: "cursor" });
+  await stage.settle();
+  assert.equal([heard, stage.store.waiting.length], [["persisted"], 0]);
+  puts = [["k", new Uint8Array([1])]];
+  stage.tell("a", { type: "cursor" });
+  await stage.settle();
+  stage.store.breakNext();
+  await stage.settle();
+  assert.equal(heard, ["persisted"]);
 });
 
 test("a held reply with nothing to write leaves at once, or after the commit in flight", async () => {

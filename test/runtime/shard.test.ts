@@ -231,7 +231,7 @@ test("bytes written into the turn's room arrive with the signal", async () => {
   assert.ok(frames[3].every((byte) => byte === 7));
 });
 
-test("a refused commit fails as surely not stored; the shard goes down and comes up under a new epoch", async () => {
+test("a refused commit fails as surely not stored; the store stays open, and a commit that succeeds brings the shard up", async () => {
   const stage = new HostStage();
   scriptWriter(stage);
   scriptWriter(stage, "b");
@@ -246,24 +246,211 @@ test("a refused commit fails as surely not stored; the shard goes down and comes
   assert.is(stage.code(gathered), "publish_failed");
   assert.is(stage.code(open), "ack_failed");
   assert.equal(
-    stage.ofType("shardDown").map(({ reason }) => reason),
-    ["the disk is full (ENOSPC)"],
+    stage.ofType("shardDown").map(({ reason, reads }) => [reason, reads]),
+    [["the disk is full (ENOSPC)", true]],
   );
   const meanwhile = stage.ask("a", publish(3));
   assert.is(stage.code(meanwhile), "publish_failed");
   assert.match((stage.answer(meanwhile) as { msg: string }).msg, /disk is full/);
+  assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 1 }, "what only reads is served");
+  for (const waitMs of [100, 200]) {
+    stage.clock.advance(waitMs - 1);
+    assert.is(stage.store.waiting.length, 0);
+    stage.clock.advance(1);
+    assert.is(stage.store.waiting.length, 1);
+    assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 1 }, "also while it is tried");
+    stage.store.refuseNext();
+    await stage.settle();
+  }
+  assert.is(stage.ofType("shardDown").length, 1, "said once");
   stage.store.gateCommits = false;
-  stage.clock.advance(100);
+  stage.clock.advance(400);
   await stage.settle();
   assert.equal(
     stage.ofType("shardUp").map(({ epoch }) => epoch),
-    [1, 2],
+    [1, 1],
   );
-  assert.is(stage.store.closed, 1);
-  assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 2 });
+  assert.is(stage.store.closed, 0);
   const again = stage.ask("a", publish(4));
   await stage.settle();
   assert.is(stage.answer(again), null);
+  assert.equal(stage.store.streamsOf(0), [[1, 1]], "nothing but the last was stored");
+  assert.equal(stage.store.keysOf(0), [], "trying leaves nothing behind");
+});
+
+test("requests that only read are taken over when a commit is refused, and answered by those asked when it comes up", async () => {
+  const stage = new HostStage();
+  let life = 0;
+  stage.scripts.set("a", () => {
+    const name = ++life;
+    const refs: number[] = [];
+    return {
+      receive(message, ref): readonly Effect[] {
+        if (message.type === "publish") return [append(1, message.pack), reply(ref, null, true)];
+        if (message.type === "blocks") return [reply(refs.shift()!, { offset: name })];
+        if (message.type !== "scan") return [reply(ref, { offset: name }, true)];
+        refs.push(ref);
+        return [{ type: "read", stream: 1, from: 0, to: 9, bytesMax: 1, tag: 1 }];
+      },
+    };
+  });
+  await stage.open();
+  stage.ask("a", publish("x".repeat(17 * 1024 * 1024)));
+  await stage.settle();
+  stage.store.gateCommits = true;
+  stage.store.gateReads = true;
+  stage.ask("a", publish(1));
+  const scan: Message = { type: "scan", from: 0, to: 9, bytesMax: 1, eventsMax: 1 };
+  const reading = stage.ask("a", scan);
+  const held = stage.ask("a", { type: "describe" });
+  stage.store.refuseNext();
+  await stage.settle();
+  assert.equal(stage.answer(held), { offset: 2 });
+  assert.is(stage.answer(reading), undefined);
+  assert.is(stage.store.waitingReads.length, 2, "read once more");
+  stage.store.gateCommits = false;
+  stage.clock.advance(100);
+  await stage.settle();
+  assert.is(stage.ofType("shardUp").length, 2);
+  assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 3 });
+  for (const read of stage.store.waitingReads) await read.open();
+  await stage.settle();
+  assert.equal(stage.answer(reading), { offset: 2 });
+});
+
+test("a cell that wants to write while the store takes none is refused and forgotten, and its timers do not run", async () => {
+  const stage = new HostStage();
+  const heard: string[] = [];
+  let life = 0;
+  stage.scripts.set("a", () => {
+    const name = ++life;
+    let opened = 0;
+    return {
+      first: [{ type: "persist" }, { type: "wake", at: stage.clock.monoMs + 10 }],
+      receive(message, ref): readonly Effect[] {
+        heard.push(`${name} ${message.type}`);
+        if (message.type === "publish") return [append(1, message.pack), reply(ref, null, true)];
+        if (message.type === "open") return [{ type: "persist", soon: true }, reply(ref, { offset: ++opened }, true)];
+        return message.type === "describe" ? [reply(ref, { offset: opened }), mark(1), { type: "wake", at: 0 }] : [];
+      },
+    };
+  });
+  await stage.open();
+  stage.store.gateCommits = true;
+  stage.ask("a", publish(1));
+  stage.store.refuseNext();
+  await stage.settle();
+  const record = { id: 1, name: "t", shards: [0], settings: {}, status: "live", createdAt: 0 } as const;
+  for (let n = 0; n < 2; n++) {
+    const open = stage.ask("a", { type: "open", record });
+    assert.is(stage.code(open), "ack_failed", "the refusal of its kind");
+    assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 0 }, "nobody sees what was not stored");
+  }
+  heard.length = 0;
+  stage.clock.advance(99);
+  await stage.settle();
+  assert.equal(heard, []);
+  assert.equal(stage.signals(), []);
+  assert.is(stage.store.commits.length, 1);
+});
+
+test("a cell that throws while the store takes no writes fails that request alone", async () => {
+  const stage = new HostStage();
+  scriptWriter(stage);
+  stage.script("b", (message, ref) => {
+    if (message.type === "scan") throw new Error("boom");
+    return [reply(ref, { offset: 7 })];
+  });
+  stage.scripts.set("c", () => {
+    throw new Error("cannot start");
+  });
+  await stage.open();
+  stage.store.gateCommits = true;
+  stage.ask("a", publish(1));
+  stage.store.refuseNext();
+  await stage.settle();
+  assert.is(stage.code(stage.ask("b", { type: "scan", from: 0, to: 9, bytesMax: 1, eventsMax: 1 })), "internal");
+  assert.equal(stage.answer(stage.ask("b", { type: "describe" })), { offset: 7 });
+  assert.is(stage.code(stage.ask("c", { type: "describe" })), "unavailable");
+  assert.is(stage.code(stage.ask("nobody", { type: "describe" })), "unavailable");
+});
+
+test("a try that breaks the store closes it and opens it again; a shard that fails as soon as it is up waits longer", async () => {
+  const stage = new HostStage();
+  scriptWriter(stage);
+  await stage.open();
+  stage.store.gateCommits = true;
+  stage.ask("a", publish(1));
+  stage.store.refuseNext();
+  await stage.settle();
+  stage.clock.advance(100);
+  stage.store.breakNext();
+  await stage.settle();
+  assert.is(stage.store.closed, 1);
+  assert.is(stage.code(stage.ask("a", { type: "describe" })), "ack_failed", "there is nothing open to read from");
+  stage.clock.advance(200);
+  await stage.settle();
+  assert.equal(
+    stage.items.flatMap((item) => {
+      if (item.type === "shardUp") return [`up ${item.epoch}`];
+      return item.type === "shardDown" ? [`${item.reads ? "read-only" : "down"}: ${item.reason}`] : [];
+    }),
+    ["up 1", "read-only: the disk is full (ENOSPC)", "down: the store failed (EIO)", "up 2"],
+  );
+  stage.ask("a", publish(2));
+  stage.store.refuseNext();
+  await stage.settle();
+  stage.clock.advance(399);
+  assert.is(stage.store.waiting.length, 0);
+  stage.clock.advance(1);
+  assert.is(stage.store.waiting.length, 1);
+});
+
+test("closing while the store takes no writes answers who waits and lets the store go", async () => {
+  const stage = new HostStage();
+  stage.script("a", (message, ref) => {
+    if (message.type === "publish") return [append(1, message.pack), reply(ref, null, true)];
+    return message.type === "scan" ? [{ type: "read", stream: 1, from: 0, to: 9, bytesMax: 1, tag: 1 }] : [];
+  });
+  await stage.open();
+  stage.ask("a", publish("x".repeat(17 * 1024 * 1024)));
+  await stage.settle();
+  stage.store.gateCommits = true;
+  stage.store.gateReads = true;
+  stage.ask("a", publish(1));
+  stage.store.refuseNext();
+  await stage.settle();
+  const reading = stage.ask("a", { type: "scan", from: 0, to: 9, bytesMax: 1, eventsMax: 1 });
+  stage.clock.advance(100);
+  const drained = stage.host.drain();
+  stage.store.refuseNext();
+  await drained;
+  assert.is(stage.code(reading), "unavailable");
+  assert.is(stage.store.closed, 1);
+});
+
+test("lease tokens go on where they were when the epoch stays the same", async () => {
+  const stage = new HostStage();
+  const taken: number[][] = [];
+  stage.script("a", (message, ref, env) => {
+    taken.push([env.epoch, env.tokens(10)]);
+    return message.type === "publish" ? [append(1, message.pack), reply(ref, null, true)] : [reply(ref, null)];
+  });
+  await stage.open();
+  stage.store.gateCommits = true;
+  stage.ask("a", publish(1));
+  stage.store.refuseNext();
+  await stage.settle();
+  stage.ask("a", { type: "describe" });
+  stage.store.gateCommits = false;
+  stage.clock.advance(100);
+  await stage.settle();
+  stage.ask("a", { type: "describe" });
+  assert.equal(taken, [
+    [1, 1],
+    [1, 11],
+    [1, 21],
+  ]);
 });
 
 test("after a broken commit nobody knows, so everyone gets unavailable", async () => {
@@ -302,6 +489,22 @@ test("a shard that cannot be opened is tried again, each time later, up to 5 s",
     Array.from({ length: 9 }, (_, n) => `the store failed (E${n})`),
   );
   assert.equal(stage.answer(stage.ask("a", { type: "describe" })), { offset: 1 });
+});
+
+test("of a shard that cannot be opened it is said whether waiting may help", async () => {
+  const said = async (error: Error) => {
+    const stage = new HostStage();
+    stage.store.openErrors = [error];
+    await stage.open();
+    return stage.ofType("shardDown").map(({ mayPass, reads }) => [mayPass, reads]);
+  };
+  for (const code of ["ENOSPC", "EDQUOT", "EIO", "EROFS"]) {
+    assert.equal(await said(new StoreError("refused", code, "/a/path")), [[true, false]], code);
+  }
+  for (const code of ["EDAMAGED", "EFORMAT", "ELOCKED", "EACCES"]) {
+    assert.equal(await said(new StoreError("broken", code, "/a/path")), [[false, false]], code);
+  }
+  assert.equal(await said(new Error("a bug")), [[false, false]]);
 });
 
 test("a late result of a broken incarnation touches nothing of the next", async () => {

@@ -239,4 +239,28 @@ test("a shard that cannot be opened at the start stops it, by name", async () =>
   assert.ok(stage.threads.every(({ closed }) => closed));
 });
 
+test("a shard whose cause may pass does not stop the start: the node comes up with the others and says why", async () => {
+  const stage = new Stage(2, 2);
+  const started = stage.system.start(stage);
+  await settle();
+  const reason = "the disk is full (ENOSPC)";
+  stage.threads[1].received({ items: [{ type: "shardDown", shard: 1, reason, mayPass: true }], tells: 0 });
+  await settle();
+  assert.equal(stage.log, [`down 1: ${reason}`]);
+  stage.threads[0].up();
+  await started;
+  const states = () => stage.system.state().map(({ status, reason: why }) => [status, why]);
+  assert.equal(states(), [
+    ["up", undefined],
+    ["down", reason],
+  ]);
+  stage.threads[1].up(3);
+  stage.threads[0].received({ items: [{ type: "shardDown", shard: 0, reason, reads: true }], tells: 0 });
+  assert.equal(states(), [
+    ["read-only", reason],
+    ["up", undefined],
+  ]);
+  assert.equal(stage.log.slice(1), ["up 0 1", "up 1 3", `down 0: ${reason}`]);
+});
+
 test.run();

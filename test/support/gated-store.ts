@@ -26,6 +26,7 @@ export class GatedStore implements Store {
   closed = 0;
   ended = false;
   private readonly inner = openMemoryStore();
+  private readonly shards = new Map<number, ShardStore>();
 
   async openShard(shard: number): Promise<ShardStore> {
     const error = this.openErrors.shift();
@@ -51,7 +52,18 @@ export class GatedStore implements Store {
     this.waiting.shift()!.fail(new StoreError("broken", "EIO", "the disk has gone"));
   }
 
+  /** What is stored: each stream and its end, and the names of the small state. */
+  streamsOf(shard: number): [stream: number, end: number][] {
+    const store = this.shards.get(shard)!;
+    return [...store.streams()].map((stream) => [stream, store.head(stream)!.end]);
+  }
+
+  keysOf(shard: number): string[] {
+    return [...this.shards.get(shard)!.entries("")].map(([key]) => key);
+  }
+
   private guard(inner: ShardStore): ShardStore {
+    this.shards.set(inner.shard, inner);
     return {
       shard: inner.shard,
       epoch: inner.epoch,

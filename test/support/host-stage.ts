@@ -47,6 +47,7 @@ export class HostStage {
       },
       resident: () => this.residents,
       refusal: (message, reason) => failure(message.type === "publish" ? "publish_failed" : "ack_failed", reason),
+      readsOnly: ({ type }) => type === "scan" || type === "describe" || type === "open",
     };
     this.host = new Host({
       settings: { worker: 0, shards: 2, store: { kind: "memory" }, limits: hostLimits, reportTells, testing: false },

@@ -1,8 +1,9 @@
 // A world around one lease table: a stream of blocks, entries that survive a restart, simulated time, commits. Reads are answered at
 // once unless `delayReads` is set; commits happen after every message unless `holdCommits` is. The table's invariant is checked
-// after every message.
+// after every message, and with every delivery that the store knows of the attempts before it.
 
-import type { ActorLimits, Effect, Env, Notice, Sample, Shelf } from "../../src/actors/effects.ts";
+import { decodeCursor } from "../../src/actors/cursor.ts";
+import type { ActorLimits, Effect, Env, Notice, Put, Sample, Shelf } from "../../src/actors/effects.ts";
 import { entryBytes, entryKeys } from "../../src/actors/entries.ts";
 import { LeaseTableActor } from "../../src/actors/lease-table.ts";
 import type {
@@ -68,6 +69,19 @@ export interface NewEvent extends Extension {
   readonly payload?: unknown;
 }
 
+/** A commit takes what the table has to write; it is durable later. */
+export interface CommitMark {
+  readonly commit: "begins" | "ends";
+  readonly at: number;
+}
+
+interface Flight {
+  readonly puts: readonly Put[];
+  readonly appends: readonly EffectOf<"append">[];
+  readonly held: readonly { readonly to: number; readonly value: Answer }[];
+  readonly tell: boolean;
+}
+
 type EffectOf<T extends Effect["type"]> = Extract<Effect, { type: T }>;
 
 export class LeaseHarness {
@@ -77,6 +91,8 @@ export class LeaseHarness {
   start = 0;
   delayReads = false;
   holdCommits = false;
+  /** `ask` gives also an answer that has not left yet, instead of committing for it. */
+  peek = false;
   /** What the catalog answers; undefined: nothing yet. */
   deadLetterAnswer: Answer<"deadLetter"> | undefined = deadRecord;
   readonly limits: ActorLimits;
@@ -84,8 +100,8 @@ export class LeaseHarness {
   readonly entries = new Map<string, Uint8Array>();
   readonly signals: Signal[] = [];
   readonly got: Got[] = [];
-  /** Deliveries and moves to the dead letters, as they came. */
-  readonly timeline: (Got | PackView)[] = [];
+  /** Deliveries, moves to the dead letters and commits, as they came. */
+  readonly timeline: (Got | PackView | CommitMark)[] = [];
   readonly frames: { member: number; frames: number; bytes: number }[] = [];
   readonly answers = new Map<number, Answer>();
   readonly told: { readonly cell: string; readonly message: Message }[] = [];
@@ -97,12 +113,16 @@ export class LeaseHarness {
   readonly asks: EffectOf<"ask">[] = [];
   readonly wakes: (number | undefined)[] = [];
   persistCalls = 0;
+  /** How soon what is gathered asks to be committed. */
+  gathers: "nothing" | "later" | "soon" = "nothing";
+  /** The table asked to be told when that is durable. */
+  tells = false;
   wakeAt: number | undefined;
   stopped = 0;
   actor!: LeaseTableActor;
   private nextToken = 1;
   private nextRef = 1;
-  private persists = false;
+  private flight: Flight | undefined;
   private appends: EffectOf<"append">[] = [];
   private held: { to: number; value: Answer }[] = [];
   private failReads: Failure | undefined;
@@ -219,18 +239,38 @@ export class LeaseHarness {
   }
 
   commit(): void {
-    if (this.persists || this.appends.length > 0) {
+    this.endCommit();
+    this.beginCommit();
+    this.endCommit();
+  }
+
+  beginCommit(): void {
+    if (this.flight !== undefined) return;
+    let puts: readonly Put[] = [];
+    if (this.gathers !== "nothing" || this.appends.length > 0) {
       this.persistCalls++;
-      const puts = this.actor.persist?.([], this.env) ?? [];
-      for (const [key, value] of puts) value === null ? this.entries.delete(key) : this.entries.set(key, value);
+      puts = this.actor.persist?.([], this.env) ?? [];
+      this.timeline.push({ commit: "begins", at: this.mono });
     }
+    this.flight = { puts, appends: this.appends, held: this.held, tell: this.tells };
+    this.gathers = "nothing";
+    this.tells = false;
+    this.appends = [];
+    this.held = [];
+  }
+
+  endCommit(): void {
+    const { flight } = this;
+    if (flight === undefined) return;
+    this.flight = undefined;
+    for (const [key, value] of flight.puts) value === null ? this.entries.delete(key) : this.entries.set(key, value);
     const cursor = this.entries.get(entryKeys.cursor(stream, "g"));
-    for (const { pack, stream: target } of this.appends) {
+    for (const { pack, stream: target } of flight.appends) {
       this.buried.push({ pack: new PackView(pack), stream: target, cursor });
     }
-    this.persists = false;
-    this.appends = [];
-    for (const { to, value } of this.held.splice(0)) this.answers.set(to, value);
+    if (flight.puts.length > 0) this.timeline.push({ commit: "ends", at: this.mono });
+    for (const { to, value } of flight.held) this.answers.set(to, value);
+    if (flight.tell) this.tell({ type: "persisted" });
   }
 
   answerReads(): void {
@@ -245,7 +285,10 @@ export class LeaseHarness {
 
   ask<T extends Answer>(message: Message): T {
     const ref = this.send(message);
-    if (!this.answers.has(ref)) this.commit();
+    if (this.answers.has(ref)) return this.answers.get(ref) as T;
+    const held = this.held.find(({ to }) => to === ref);
+    if (this.peek && held !== undefined) return held.value as T;
+    this.commit();
     return this.answers.get(ref) as T;
   }
 
@@ -362,6 +405,13 @@ export class LeaseHarness {
     return sample;
   }
 
+  /** Attempts that ended, as a restart would find them. */
+  storedAttempts(offset: number): number {
+    const cursor = this.entries.get(entryKeys.cursor(stream, "g"));
+    const attempted = cursor === undefined ? [] : decodeCursor(cursor, this.wall).attempted;
+    return attempted.find((entry) => entry.offset === offset)?.attempts ?? 0;
+  }
+
   idOf(offset: number): string {
     const block = this.blocks.find((candidate) => candidate.firstOffset <= offset && offset < candidate.endOffset)!;
     const own = block.pack.id(offset - block.firstOffset);
@@ -372,7 +422,9 @@ export class LeaseHarness {
 
   private boot(): void {
     Object.assign(this.shelf, { limits: this.limits });
-    this.persists = false;
+    this.gathers = "nothing";
+    this.tells = false;
+    this.flight = undefined;
     this.appends = [];
     this.held = [];
     this.queue = this.queue.filter(({ ref }) => ref > 0);
@@ -382,16 +434,24 @@ export class LeaseHarness {
     this.wakeAt = undefined;
     const made = LeaseTableActor.start({ stream, group: "g", shelf: this.shelf, env: this.env });
     this.actor = made.actor as LeaseTableActor;
-    this.perform(made.effects);
     this.actor.check?.();
+    this.work(() => this.perform(made.effects));
   }
 
   /** As in the runtime, what the effects set off is taken in after all of them were performed, in the same turn. */
   private receive(message: Message | Notice, ref: number): void {
     this.queue.push({ message, ref });
-    if (this.working) return;
+    this.work();
+  }
+
+  private work(first: () => void = () => undefined): void {
+    if (this.working) {
+      first();
+      return;
+    }
     this.working = true;
     try {
+      first();
       for (let job = this.queue.shift(); job !== undefined; job = this.queue.shift()) {
         const effects = this.actor.receive(job.message, job.ref, this.env);
         this.actor.check?.();
@@ -428,7 +488,8 @@ export class LeaseHarness {
           this.timeline.push(new PackView(effect.pack));
           break;
         case "persist":
-          this.persists = true;
+          if (this.gathers !== "soon") this.gathers = effect.soon ? "soon" : "later";
+          this.tells ||= effect.tell ?? false;
           break;
         case "read":
           if (this.delayReads) this.reads.push(effect);
@@ -487,7 +548,12 @@ export class LeaseHarness {
       const frame = signal.frames.subarray(from, to);
       from = to;
       const got = signal.binary ? unpackBatch(signal.member, frame) : [unpackText(signal.member, frame)];
-      for (const event of got) event.at = this.mono;
+      for (const event of got) {
+        event.at = this.mono;
+        if (event.attempt > 1 + this.storedAttempts(event.offset)) {
+          throw new Error(`${event.offset} came as attempt ${event.attempt}, and the store does not know why`);
+        }
+      }
       this.got.push(...got);
       this.timeline.push(...got);
       count += got.length;

@@ -16,8 +16,18 @@ interface ModelEvent {
   lease: { member: number; epoch: number; token: number; until: number; sequence: number; lapsed: boolean } | undefined;
   /** By which lease it was settled. */
   settledBy: string | undefined;
+  /** Its last attempt was counted since the last commit began, or before the one that has not ended. */
+  undurable: "ended" | "underway" | undefined;
+  /** The highest attempt that it was ever delivered as, since the last seek. */
+  highest: number;
   /** It had no attempt left at some time while nobody held it: then it may be dying, although it has more attempts by now. */
   mayDie: boolean;
+}
+
+/** What a restart finds. */
+interface Snapshot {
+  readonly events: readonly Readonly<ModelEvent>[];
+  readonly options: LeaseModel["options"];
 }
 
 export interface ModelMember {
@@ -30,29 +40,72 @@ export interface ModelMember {
   written: number;
 }
 
+const fresh: Omit<ModelEvent, "offset" | "key"> = {
+  status: "open",
+  attempts: 0,
+  byDisconnect: false,
+  dueAt: 0,
+  lease: undefined,
+  settledBy: undefined,
+  undurable: undefined,
+  highest: 0,
+  mayDie: false,
+};
+
 export class LeaseModel {
   readonly events: ModelEvent[] = [];
   readonly members = new Map<number, ModelMember>();
   readonly dead = new Set<number>();
   options: Pick<GroupOptions, "maxAttempts" | "backoffMs" | "ordering"> & { keyPrefix: string | undefined };
   now = 0;
+  /** While commits are held back: what the last one that ended holds, and the one under way. */
+  private durable: Snapshot | undefined;
+  private underway: Snapshot | undefined;
 
   constructor(options: LeaseModel["options"]) {
     this.options = options;
   }
 
   publish(key: string | undefined): void {
-    this.events.push({
-      offset: this.events.length,
-      key,
-      status: "open",
-      attempts: 0,
-      byDisconnect: false,
-      dueAt: 0,
-      lease: undefined,
-      settledBy: undefined,
-      mayDie: false,
-    });
+    this.events.push({ ...fresh, offset: this.events.length, key });
+  }
+
+  // ------------------------------------------------------------------------------------------------------------ commits
+
+  /** From now on a crash loses what no commit has held. */
+  holdCommits(): void {
+    this.durable = this.snapshot();
+  }
+
+  /** Everything is durable, and will be after each step. */
+  freeCommits(): void {
+    this.durable = undefined;
+    this.underway = undefined;
+  }
+
+  commitBegins(): void {
+    for (const event of this.events) if (event.undurable === "ended") event.undurable = "underway";
+    if (this.durable !== undefined) this.underway = this.snapshot();
+  }
+
+  commitEnds(): void {
+    for (const event of this.events) if (event.undurable === "underway") event.undurable = undefined;
+    if (this.durable !== undefined) this.durable = this.underway;
+    this.underway = undefined;
+  }
+
+  private snapshot(): Snapshot {
+    return { events: this.events.map((event) => ({ ...event })), options: this.options };
+  }
+
+  /** Back to what was durable; what clients have seen stays seen. */
+  private recover({ events, options }: Snapshot): void {
+    this.options = options;
+    for (const event of this.events) {
+      const { offset, key, highest } = event;
+      const before = events[offset] ?? { ...fresh, offset, key };
+      Object.assign(event, before, { highest: Math.max(highest, before.highest) });
+    }
   }
 
   matches({ key }: ModelEvent): boolean {
@@ -74,6 +127,7 @@ export class LeaseModel {
     if (event.dueAt > this.now) return `it waits until ${event.dueAt}`;
     if (!this.matches(event)) return "the filter does not match";
     if (event.attempts >= this.options.maxAttempts) return "its attempts are used up";
+    if (event.undurable !== undefined) return "the end of its last attempt is not durable";
     if (this.options.ordering === "key" && event.key !== undefined) {
       const before = this.events.find(
         (other) =>
@@ -117,6 +171,8 @@ export class LeaseModel {
     if (member === undefined) return;
     expect(member.slots >= 1, "without a slot");
     expect(got.attempt === event.attempts + 1, `as attempt ${got.attempt} after ${event.attempts}`);
+    expect(got.attempt >= event.highest, `as attempt ${got.attempt}, and it was seen as attempt ${event.highest}`);
+    event.highest = got.attempt;
     const held = this.leasesOf(got.member);
     expect(!this.isSuspect(event) || held.length === 0, "not alone");
     expect(
@@ -175,6 +231,7 @@ export class LeaseModel {
       if (member === undefined) return "lost";
       event.status = "leased";
       event.attempts--;
+      event.undurable = undefined;
       event.dueAt = 0;
       member.slots--;
     }
@@ -218,6 +275,8 @@ export class LeaseModel {
       event.lease = undefined;
       event.settledBy = undefined;
       event.attempts = 0;
+      event.undurable = undefined;
+      event.highest = 0;
       event.byDisconnect = false;
       event.mayDie = false;
       event.dueAt = 0;
@@ -225,8 +284,11 @@ export class LeaseModel {
     }
   }
 
-  /** Leases are forgotten with their members; what ended before counts. */
+  /** Leases are forgotten with their members; of what ended before counts what is durable. */
   restart(): void {
+    if (this.durable !== undefined) this.recover(this.durable);
+    this.underway = undefined;
+    for (const event of this.events) event.undurable = undefined;
     this.rewind();
     for (const event of this.events) {
       if (event.status !== "leased") continue;
@@ -281,6 +343,7 @@ export class LeaseModel {
     event.dueAt = at;
     if (!counted) return;
     event.attempts++;
+    event.undurable = "ended";
     event.byDisconnect ||= byDisconnect;
     event.dueAt = at + (delayMs ?? this.backoff(event));
     if (event.attempts >= this.options.maxAttempts) event.status = "dying";

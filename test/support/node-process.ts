@@ -79,7 +79,7 @@ export async function startNode(options: StartOptions): Promise<NodeProcess> {
   const failed = exited.then((code) => {
     throw new Error(`the node ended with ${code} before it served:\n${out()}`);
   });
-  await within(20_000, "the node serves", Promise.race([seen(/narthex ready/), failed]));
+  await within(20_000, "the node serves", Promise.race([seen(/narthex (not )?ready/), failed]));
   failed.catch(() => undefined);
   const ports: Record<string, number> = {};
   for (const [, name, port] of out().matchAll(/^narthex (ws|http|ops|replay) +https?:\/\/[^:]+:(\d+)/gm))

@@ -101,6 +101,7 @@ const kinds: Kinds = {
   create: (cell, shelf) => (cell.startsWith("log/") ? { actor: new LogActor(cell, shelf), effects: [] } : undefined),
   resident: () => ["log/1"],
   refusal: (message, reason) => failure(message.type === "publish" ? "publish_failed" : "unavailable", reason),
+  readsOnly: ({ type }) => type === "scan" || type === "describe",
 };
 
 export default function host(task: HostTask): Promise<void> {

@@ -2,7 +2,7 @@
 // worker opens a shard.
 //
 //   format.json      { "version": 1, "shards": 4 }
-//   lock.N           lock.ts
+//   lock.N           lock.ts, as is spare-lock
 //   shard-0/ …       shard-log.ts: 000000000001.log …, spare, derived/ (lmdb), *.damaged (set aside, for you to look at)
 
 import { mkdirSync } from "node:fs";

@@ -5,14 +5,30 @@
 // file), fails to appear where there is one, and is removed only when a higher one is there. So of two processes that find the
 // same dead owner, both try to make the same next number and one succeeds. A process that slept since it looked may still
 // succeed with a low number whose file was removed meanwhile; then there is a higher one, and it looks once more after taking.
+//
+// A node that was killed on a full disk must be able to start again, so taking the lock may not need a new block. The folder keeps
+// a file of one block, mostly the last lock that was done with; where nothing else can be written, that one is written over.
 
-import { linkSync, readdirSync, readFileSync, renameSync, unlinkSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  linkSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  unlinkSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { StoreError } from "../store.ts";
-import { codeOf } from "./files.ts";
+import { codeOf, isFull } from "./files.ts";
 
 const attemptsMax = 100;
+const spareName = "spare-lock";
+/** All owners take the same number of bytes, so that one can be written over another. */
+const ownerBytes = 512;
 
 interface Owner {
   readonly pid: number;
@@ -44,33 +60,76 @@ export function lockFolder(folder: string): FolderLock {
       if (owner !== undefined && holds(owner)) throw held(folder, owner, lockPath(folder, highest));
     }
     const mine = highest + 1;
-    if (!appear(draft, lockPath(folder, mine), self)) continue;
+    if (!appear(folder, draft, lockPath(folder, mine), self)) continue;
     if (highestLock(folder) !== mine) {
-      unlinkSync(lockPath(folder, mine));
+      removeIfThere(lockPath(folder, mine));
       continue;
     }
-    for (const number of lockNumbers(folder)) if (number < mine) removeIfThere(lockPath(folder, number));
+    for (const number of lockNumbers(folder)) if (number < mine) setAside(folder, lockPath(folder, number));
+    keepSpare(folder, self);
     return {
-      release() {
-        writeFileSync(draft, JSON.stringify({ ...self, released: true }));
-        renameSync(draft, lockPath(folder, mine));
-      },
+      // In its place: a full disk allows it, and what is half written is nobody's lock either.
+      release: () => writeOver(lockPath(folder, mine), ownerText({ ...self, released: true })),
     };
   }
   throw new StoreError("refused", "ELOCKED", `${folder}: other processes keep taking the lock`);
 }
 
-function appear(draft: string, path: string, owner: Owner): boolean {
-  writeFileSync(draft, JSON.stringify(owner));
+function appear(folder: string, draft: string, path: string, owner: Owner): boolean {
   try {
+    writeDraft(folder, draft, ownerText(owner));
     linkSync(draft, path);
-    return true;
   } catch (error) {
+    setAside(folder, draft);
     if (codeOf(error) === "EEXIST") return false;
     throw new StoreError("refused", codeOf(error), `${path} could not be made: ${String(error)}`);
-  } finally {
-    removeIfThere(draft);
   }
+  removeIfThere(draft);
+  return true;
+}
+
+function writeDraft(folder: string, draft: string, text: string): void {
+  try {
+    writeFileSync(draft, text);
+  } catch (error) {
+    if (!isFull(error)) throw error;
+    removeIfThere(draft);
+    if (!readdirSync(folder).includes(spareName)) throw error;
+    renameSync(join(folder, spareName), draft);
+    writeOver(draft, text);
+  }
+}
+
+function writeOver(path: string, text: string): void {
+  const fd = openSync(path, "r+");
+  try {
+    writeSync(fd, text, 0);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** Removes a file that is no lock (any more); its block is kept. */
+function setAside(folder: string, path: string): void {
+  try {
+    renameSync(path, join(folder, spareName));
+  } catch (error) {
+    if (codeOf(error) !== "ENOENT") throw error;
+  }
+}
+
+function keepSpare(folder: string, owner: Owner): void {
+  if (readdirSync(folder).includes(spareName)) return;
+  try {
+    writeFileSync(join(folder, spareName), ownerText({ ...owner, released: true }));
+  } catch (error) {
+    // The lock is taken; only the next start on a full disk would miss it.
+    if (!isFull(error)) throw error;
+  }
+}
+
+function ownerText(owner: Owner): string {
+  return JSON.stringify(owner).padEnd(ownerBytes);
 }
 
 function held(folder: string, owner: Owner, path: string): StoreError {
