@@ -181,6 +181,7 @@ export class LeaseModel {
     );
     member.slots--;
     event.status = "leased";
+    event.mayDie = false;
     // -1 marks an event that is held alone; an extension of a lapsed lease does not bring that back.
     event.dueAt = this.isSuspect(event) ? -1 : 0;
     event.lease = {
@@ -315,9 +316,10 @@ export class LeaseModel {
     for (const event of this.events) if (event.attempts >= maxAttempts) event.mayDie = true;
   }
 
-  /** More attempts since it began to die: what is looked at again before it is buried lives on. */
+  /** More attempts since it began to die, or may have: what is looked at again before it is buried lives on, without a wait. */
   private isSpared(event: ModelEvent): boolean {
-    return event.status === "dying" && event.attempts < this.options.maxAttempts;
+    const began = event.status === "dying" || (event.status === "open" && event.mayDie);
+    return began && event.attempts < this.options.maxAttempts;
   }
 
   private verdict(
