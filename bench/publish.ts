@@ -1,20 +1,11 @@
 // N events into TOPIC over a real socket, in batches, a window of them under way. Latency: from sending a batch to its answer.
 
-import { encodePack } from "../src/protocol/pack.ts";
 import { BatchClient } from "../test/support/batch-client.ts";
-import { measure, payloadOf, report, settings, withNode } from "./support/run.ts";
+import { durabilityOf, measure, packOf, report, settings, withNode } from "./support/run.ts";
 
-const encoder = new TextEncoder();
 const set = settings();
 
 await withNode(set, async (node) => {
-  const probe = await (
-    await fetch(`${node.http}/publish/${set.topic}.probe`, {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: "1",
-    })
-  ).json();
   const client = await BatchClient.open(node.wsUrl);
   const handle = await client.handle(set.topic);
   const latencies = new Float64Array(Math.ceil(set.n / set.batch));
@@ -27,9 +18,7 @@ await withNode(set, async (node) => {
       sent += length;
       const slot = batches++;
       const t0 = performance.now();
-      const pack = encodePack(
-        Array.from({ length }, (_, i) => ({ payload: encoder.encode(payloadOf(set.payloadBytes, from + i, t0)) })),
-      );
+      const pack = packOf(set, from, length, t0);
       const { runs } = await client.publish(handle, pack);
       if (runs.some(({ status }) => status !== "stored"))
         throw new Error(`a batch was answered ${JSON.stringify(runs)}`);
@@ -40,6 +29,6 @@ await withNode(set, async (node) => {
   const measured = await measure(node, async () => {
     await Promise.all(Array.from({ length: lanes }, lane));
   });
-  report("publish", set, (probe as { durability: string }).durability, set.n, measured, latencies);
+  report("publish", set, await durabilityOf(node), set.n, measured, latencies);
   client.close();
 });

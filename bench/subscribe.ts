@@ -1,22 +1,13 @@
 // N events through TOPIC, published, leased, received and acked over real sockets. Latency: from making an event to receiving it.
 
-import { encodePack } from "../src/protocol/pack.ts";
 import { BatchClient } from "../test/support/batch-client.ts";
 import { within } from "../test/support/deadline.ts";
-import { measure, payloadOf, report, settings, withNode } from "./support/run.ts";
+import { durabilityOf, measure, packOf, report, settings, withNode } from "./support/run.ts";
 
-const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 const set = settings();
 
 await withNode(set, async (node) => {
-  const probe = await (
-    await fetch(`${node.http}/publish/${set.topic}.probe`, {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: "1",
-    })
-  ).json();
   const publisher = await BatchClient.open(node.wsUrl);
   const consumer = await BatchClient.open(node.wsUrl);
   const handle = await publisher.handle(set.topic);
@@ -50,19 +41,14 @@ await withNode(set, async (node) => {
         const length = Math.min(set.batch, set.n - from);
         sent += length;
         const t0 = performance.now();
-        await publisher.publish(
-          handle,
-          encodePack(
-            Array.from({ length }, (_, i) => ({ payload: encoder.encode(payloadOf(set.payloadBytes, from + i, t0)) })),
-          ),
-        );
+        await publisher.publish(handle, packOf(set, from, length, t0));
       }
     };
     await Promise.all(Array.from({ length: Math.max(1, Math.floor(set.window / set.batch)) }, lane));
     await within(60_000, "every event is received", all);
     await within(60_000, "every ack is durable", Promise.all(acks));
   });
-  report("subscribe", set, (probe as { durability: string }).durability, set.n, measured, latencies);
+  report("subscribe", set, await durabilityOf(node), set.n, measured, latencies);
   publisher.close();
   consumer.close();
 });

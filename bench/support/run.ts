@@ -1,6 +1,7 @@
 // What every bench shares: a node of its own as a process, settings from the environment, CPU of both sides, percentiles.
 
 import { readFileSync } from "node:fs";
+import { encodePack } from "../../src/protocol/pack.ts";
 import { dataFolder, type NodeProcess, startNode } from "../../test/support/node-process.ts";
 
 export interface Settings {
@@ -65,6 +66,21 @@ export async function measure(node: NodeProcess, work: () => Promise<void>): Pro
   return { ms, serverCpuUs: cpuMicros(pid) - server, clientCpuUs: used.user + used.system };
 }
 
+/** What an OK of this node says of its durability. */
+export async function durabilityOf(node: NodeProcess): Promise<string> {
+  const headers = { "content-type": "application/json" };
+  const response = await fetch(`${node.http}/publish/bench.probe`, { method: "POST", headers, body: "1" });
+  return ((await response.json()) as { durability: string }).durability;
+}
+
+const encoder = new TextEncoder();
+
+/** A batch of events numbered from `from` on, all made at `t0`. */
+export function packOf(set: Settings, from: number, length: number, t0: number): Uint8Array {
+  const payload = (i: number) => encoder.encode(payloadOf(set.payloadBytes, from + i, t0));
+  return encodePack(Array.from({ length }, (_, i) => ({ payload: payload(i) })));
+}
+
 export function percentiles(latencies: Float64Array): Record<string, number> {
   const sorted = latencies.slice().sort();
   const at = (p: number) =>
@@ -73,7 +89,7 @@ export function percentiles(latencies: Float64Array): Record<string, number> {
 }
 
 /** A JSON object of exactly so many bytes that holds the moment it was made. */
-export function payloadOf(bytes: number, i: number, t0: number): string {
+function payloadOf(bytes: number, i: number, t0: number): string {
   const head = `{"i":${i},"t0":${t0.toFixed(3)},"pad":"`;
   return `${head}${"x".repeat(Math.max(0, bytes - head.length - 2))}"}`;
 }
