@@ -207,6 +207,32 @@ test("a huge URL is refused and an aborted body stores nothing", async () => {
   assert.is((await call("GET", "/replay?topic=aborted")).status, 404, "not even the topic was made");
 });
 
+test("a topic that may not be made is unknown, on the socket and over HTTP, until it is made by name", async () => {
+  const folder = dataFolder();
+  const strict = await startNode({ data: folder.path, env: { AUTO_CREATE: "false" } });
+  const client = await PlainClient.open(strict.wsUrl);
+  assert.is((await client.request({ op: "PUBLISH", topic: "strict", payload: 1 })).code, "unknown_topic");
+  assert.is((await client.request({ op: "SUBSCRIBE", topic: "strict", group: "g" })).code, "unknown_topic");
+  const post = () =>
+    fetch(`${strict.http}/publish/strict`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: "1",
+    });
+  assert.is((await post()).status, 404);
+  const made = await fetch(`${strict.http}/topics/strict`, {
+    method: "PUT",
+    headers: { "content-type": "application/json" },
+    body: "{}",
+  });
+  assert.is(made.status, 201);
+  assert.is((await client.publish("strict", 1)).offset, 0);
+  assert.is((await post()).status, 200);
+  await client.close();
+  await strict.kill("SIGKILL");
+  folder.remove();
+});
+
 test("a socket with a foreign Origin is refused with 403", async () => {
   const socket = new WebSocket(node.wsUrl, { origin: "http://evil.example" });
   const message = await new Promise<string>((resolve) => socket.on("error", (error) => resolve(error.message)));
