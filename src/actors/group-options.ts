@@ -2,9 +2,10 @@
 // changed after that: nobody's subscription makes a durable group die.
 
 import { type Failure, failure } from "../protocol/failure.ts";
+import type { Filter } from "../protocol/filter.ts";
 import type { Shelf } from "./effects.ts";
 import { entryKeys, entryValue } from "./entries.ts";
-import type { Filter, GroupOptions, TopicRecord } from "./messages.ts";
+import type { GroupOptions, TopicRecord } from "./messages.ts";
 
 /** Of a group that is about to be made, unless the topic has too many. */
 export function makeOptions(asked: Partial<GroupOptions>, stream: number, shelf: Shelf): GroupOptions | Failure {

@@ -3,6 +3,7 @@
 // and `Answers` says what a request is answered with (or a Failure, always). Nothing else crosses the threads.
 
 import type { Failure } from "../protocol/failure.ts";
+import type { Filter } from "../protocol/filter.ts";
 import type { Rate } from "../protocol/rate.ts";
 
 /** Where a cell lives: the shard decides the thread, the name decides the actor. */
@@ -132,14 +133,6 @@ export interface PartitionInfo {
 }
 
 // ----------------------------------------------------------------------------------------------------------------- groups
-
-export interface Filter {
-  readonly key?: string;
-  readonly keyPrefix?: string;
-  readonly tags?: readonly string[];
-  readonly headers?: Readonly<Record<string, string>>;
-  readonly sid?: string;
-}
 
 /** Options of the group, stored with it. Absent in a request: inherit what the group has, or the default. */
 export interface GroupOptions {

@@ -5,6 +5,7 @@
 import type { Answer } from "../actors/messages.ts";
 import type { PublishedSpan } from "../protocol/batch.ts";
 import { type Failure, isFailure } from "../protocol/failure.ts";
+import type { OkFields } from "../protocol/frames.ts";
 import { makeId } from "../protocol/ids.ts";
 import { jumpHash } from "../protocol/jump-hash.ts";
 import { encodePack, type PackEntry, type PackView } from "../protocol/pack.ts";
@@ -13,14 +14,7 @@ import type { System } from "../runtime/system.ts";
 import type { Route, RoutePartition, Router } from "./router.ts";
 
 /** What became of one event: the fields of an OK to PUBLISH. */
-export interface Outcome {
-  readonly id: string;
-  readonly ts: number;
-  readonly partition: number;
-  readonly offset: number;
-  readonly durability: string;
-  readonly duplicate?: true;
-}
+export type Outcome = OkFields["PUBLISH"];
 
 type OutcomeDone = (outcome: Outcome | Failure) => void;
 /** Covers the whole batch in order; a failure if nothing of it was stored, for one reason. */

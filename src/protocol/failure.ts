@@ -51,12 +51,3 @@ export function isFailure(value: unknown): value is Failure {
     typeof value === "object" && value !== null && "code" in value && "msg" in value && (value as Failure).code in codes
   );
 }
-
-/** Thrown only where a call stack must be left at once; caught at the nearest edge and turned into the record. */
-export class Refusal extends Error {
-  readonly failure: Failure;
-  constructor(refused: Failure) {
-    super(refused.msg);
-    this.failure = refused;
-  }
-}

@@ -2,6 +2,7 @@
 // without the store. What is kept of one stream is always its end, without a gap: blocks come in order and leave oldest first.
 
 import type { BlockView } from "../protocol/block.ts";
+import { readBlocks } from "../store/block-list.ts";
 import type { ReadResult } from "../store/store.ts";
 
 /** Small blocks cost more than their bytes; past this, dropping the first of an array is no longer cheap. */
@@ -42,15 +43,7 @@ export class Tail {
   read(stream: number, range: { from: number; to: number; bytesMax: number }): ReadResult | undefined {
     const blocks = this.streams.get(stream);
     if (blocks === undefined || range.from < blocks[0].firstOffset) return undefined;
-    const found: BlockView[] = [];
-    let bytes = 0;
-    for (let at = firstEndingAfter(blocks, range.from); at < blocks.length; at++) {
-      const block = blocks[at];
-      if (block.firstOffset >= range.to || (found.length > 0 && bytes >= range.bytesMax)) break;
-      found.push(block);
-      bytes += block.bytes.length;
-    }
-    return { blocks: found, next: found.at(-1)?.endOffset ?? range.from };
+    return readBlocks(blocks, range);
   }
 
   private evict(): void {
@@ -68,15 +61,4 @@ export class Tail {
       this.oldest = 0;
     }
   }
-}
-
-function firstEndingAfter(blocks: readonly BlockView[], offset: number): number {
-  let low = 0;
-  let high = blocks.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (blocks[middle].endOffset <= offset) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

@@ -2,6 +2,7 @@
 // again from the same Store keeps what it held; a worker thread that dies takes its Store with it.
 
 import { BlockView } from "../protocol/block.ts";
+import { readBlocks } from "./block-list.ts";
 import { compareKeys } from "./key-order.ts";
 import { ShardState } from "./shard-state.ts";
 import {
@@ -137,16 +138,7 @@ class MemoryShardStore implements ShardStore {
   }
 
   async read(number: number, range: { from: number; to: number; bytesMax: number }): Promise<ReadResult> {
-    const blocks = this.kept.streams.get(number)?.blocks ?? [];
-    const found: BlockView[] = [];
-    let bytes = 0;
-    for (let at = firstEndingAfter(blocks, range.from); at < blocks.length; at++) {
-      const block = blocks[at];
-      if (block.firstOffset >= range.to || (found.length > 0 && bytes >= range.bytesMax)) break;
-      found.push(block);
-      bytes += block.bytes.length;
-    }
-    return { blocks: found, next: found.at(-1)?.endOffset ?? range.from };
+    return readBlocks(this.kept.streams.get(number)?.blocks ?? [], range);
   }
 
   async findTs(number: number, ts: number): Promise<number> {
@@ -201,15 +193,4 @@ class MemoryShardStore implements ShardStore {
     while (this.committing) await Promise.resolve();
     this.closed = true;
   }
-}
-
-function firstEndingAfter(blocks: readonly BlockView[], offset: number): number {
-  let low = 0;
-  let high = blocks.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (blocks[middle].endOffset <= offset) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

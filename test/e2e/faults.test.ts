@@ -7,9 +7,9 @@ import { closeSync, mkdirSync, openSync, rmSync, writeFileSync, writeSync } from
 import { join } from "node:path";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { defaultConfig } from "../../src/config.ts";
-import { type OpenNode, startNode } from "../../src/node.ts";
+import type { OpenNode } from "../../src/node.ts";
 import { eventually } from "../support/deadline.ts";
+import { startHere } from "../support/node-here.ts";
 import { dataFolder, startNode as startProcess } from "../support/node-process.ts";
 import { type Frame, PlainClient } from "../support/plain-client.ts";
 
@@ -23,20 +23,10 @@ const payload = (n: number) => ({ n, pad: "x".repeat(2000) });
 /** A node on `folder`/store whose disk fails while `folder`/fault says so. */
 async function faultyNode(folder: string, segmentBytes: number): Promise<{ node: OpenNode; url: string }> {
   process.env.NARTHEX_FAULT = join(folder, "fault");
-  const config = defaultConfig({
-    wsPort: 0,
-    httpPort: "off",
-    opsPort: "off",
-    replayPort: "off",
-    workers: 1,
-    dataPath: join(folder, "store"),
-    connRate: "off",
-    topicRate: "off",
-    logLevel: "silent",
-    limits: { segmentBytes },
-  });
-  const node = await startNode(config, { hostUrl: new URL("./support-faulty-host.entry.js", import.meta.url) });
-  return { node, url: `http://127.0.0.1:${node.listening[0].port}` };
+  const settings = { workers: 1, dataPath: join(folder, "store"), limits: { segmentBytes } };
+  const hostUrl = new URL("./support-faulty-host.entry.js", import.meta.url);
+  const { node, http } = await startHere(settings, { hostUrl });
+  return { node, url: http };
 }
 
 function notReady(url: string): Promise<Ready> {

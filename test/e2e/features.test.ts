@@ -3,13 +3,13 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { defaultConfig } from "../../src/config.ts";
 import { type AuthFn, rightsFromScopes } from "../../src/front/auth.ts";
-import { type OpenNode, startNode } from "../../src/node.ts";
+import type { OpenNode } from "../../src/node.ts";
 import type { EventsBatch } from "../../src/protocol/batch.ts";
 import { encodePack } from "../../src/protocol/pack.ts";
 import { BatchClient } from "../support/batch-client.ts";
 import { eventually, pause } from "../support/deadline.ts";
+import { startHere } from "../support/node-here.ts";
 import { dataFolder } from "../support/node-process.ts";
 import { type EventFrame, PlainClient } from "../support/plain-client.ts";
 
@@ -25,21 +25,8 @@ const auth: AuthFn = async (token) => {
 };
 
 test.before(async () => {
-  const config = defaultConfig({
-    wsPort: 0,
-    httpPort: "off",
-    opsPort: "off",
-    replayPort: "off",
-    workers: 2,
-    dataPath: data.path,
-    connRate: "off",
-    topicRate: "off",
-    logLevel: "error",
-    limits: { pruneEveryMs: 50 },
-  });
-  node = await startNode(config, { auth });
-  http = `http://127.0.0.1:${node.listening[0].port}`;
-  ws = http.replace("http", "ws");
+  const settings = { workers: 2, dataPath: data.path, logLevel: "error", limits: { pruneEveryMs: 50 } } as const;
+  ({ node, http, ws } = await startHere(settings, { auth }));
 });
 
 test.after(async () => {

@@ -4,28 +4,14 @@ import { readFileSync } from "node:fs";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { WebSocket } from "ws";
-import { defaultConfig } from "../../src/config.ts";
-import { startNode as startHere } from "../../src/node.ts";
 import { eventually, within } from "../support/deadline.ts";
+import { startHere } from "../support/node-here.ts";
 import { dataFolder, startNode } from "../support/node-process.ts";
 import { PlainClient } from "../support/plain-client.ts";
 
 test("G8: a client that stops reading is paused, then closed with 4408, while another subscriber keeps its rate", async () => {
   const data = dataFolder();
-  const config = defaultConfig({
-    wsPort: 0,
-    httpPort: "off",
-    opsPort: "off",
-    replayPort: "off",
-    dataPath: data.path,
-    connRate: "off",
-    topicRate: "off",
-    logLevel: "silent",
-    limits: { stalledMs: 1500 },
-  });
-  const node = await startHere(config);
-  const http = `http://127.0.0.1:${node.listening[0].port}`;
-  const url = http.replace("http", "ws");
+  const { node, http, ws: url } = await startHere({ dataPath: data.path, limits: { stalledMs: 1500 } });
   const [slow, quick, publisher] = await Promise.all([
     PlainClient.open(url),
     PlainClient.open(url),

@@ -2,27 +2,14 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { defaultConfig, type Overrides } from "../../src/config.ts";
-import { startNode } from "../../src/node.ts";
+import type { Overrides } from "../../src/config.ts";
+import { startHere } from "../support/node-here.ts";
 import { PlainClient } from "../support/plain-client.ts";
 
 async function withNode(overrides: Overrides, run: (url: string) => Promise<void>): Promise<void> {
-  const config = defaultConfig({
-    wsPort: 0,
-    httpPort: "off",
-    opsPort: "off",
-    replayPort: "off",
-    store: "memory",
-    workers: 2,
-    partitions: 4,
-    connRate: "off",
-    topicRate: "off",
-    logLevel: "silent",
-    ...overrides,
-  });
-  const node = await startNode(config);
+  const { node, ws } = await startHere({ store: "memory", workers: 2, partitions: 4, ...overrides });
   try {
-    await run(`ws://127.0.0.1:${node.listening[0].port}`);
+    await run(ws);
   } finally {
     await node.destroy();
   }

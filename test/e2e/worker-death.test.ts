@@ -3,38 +3,24 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { defaultConfig } from "../../src/config.ts";
-import { startNode } from "../../src/node.ts";
 import { workerOf } from "../../src/runtime/placement.ts";
 import { eventually, pause } from "../support/deadline.ts";
+import { startHere } from "../support/node-here.ts";
 import { dataFolder } from "../support/node-process.ts";
 import { type EventFrame, PlainClient } from "../support/plain-client.ts";
 
 for (const how of ["throw", "exit", "oom"] as const) {
   test(`G10: a worker that dies by ${how} under load`, async () => {
     const data = dataFolder();
-    const config = defaultConfig({
-      wsPort: 0,
-      httpPort: "off",
-      opsPort: "off",
-      replayPort: "off",
-      workers: 2,
-      dataPath: data.path,
-      connRate: "off",
-      topicRate: "off",
-      logLevel: "silent",
-      limits: { workerHeapMb: 128 },
-    });
-    const node = await startNode(config, { testing: true });
-    const http = `http://127.0.0.1:${node.listening[0].port}`;
-    const url = http.replace("http", "ws");
+    const settings = { workers: 2, dataPath: data.path, limits: { workerHeapMb: 128 } };
+    const { node, http, ws: url } = await startHere(settings, { testing: true });
     const admin = await PlainClient.open(url);
     // Topics are spread over the shards in the order they are made: one lies on each worker.
     await admin.publish("left", -1);
     await admin.publish("right", -1);
     const workers = ["left", "right"].map((topic) => {
       const shard = node.front.router.peek(topic)?.partitions[0].shard as number;
-      return workerOf(shard, config.workers);
+      return workerOf(shard, settings.workers);
     });
     assert.equal(new Set(workers).size, 2, "on different workers");
 
