@@ -1,20 +1,30 @@
-// node build.mjs              dist/: what `npm start` runs
+// node build.mjs              dist/: the node and the client; what `npm start` runs
 // node build.mjs --types      dist/ and its declarations: what the package ships
 // node build.mjs --test       dist-test/ and dist-bench/; test/run.mjs calls buildTests itself
 // node build.mjs --bench      dist-bench/
 // node build.mjs --run-bench [name...]   dist-bench/, then each bench named (or all of them), one after the other
+//
+// The client is built three times from one source: dist/client.js (ES module, Node), dist/cjs/client.js (CommonJS, Node) and
+// dist/client.browser.js (ES module, everything with a WebSocket of its own). The last one has bounds that end the build:
+// no Node built-in, no package, and a size.
 //
 // Every output folder is flat and has its own host.js, because the code finds the worker with
 // `new URL("./host.js", import.meta.url)`: test/store/log-recovery.test.ts becomes dist-test/store-log-recovery.test.js.
 
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
-import { basename, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
 const root = fileURLToPath(new URL(".", import.meta.url));
 const hashbang = "#!/usr/bin/env node";
+const clientEntry = "src/client/client.ts";
+export const browserBytesMax = 20_480;
+/** Names that exist in Node only. Each is renamed where it means the global, so that one in the output is one too many. */
+const nodeGlobals = ["Buffer", "process", "global", "require", "module", "__dirname", "__filename"];
+const nodeGlobalMark = "NODE_ONLY_";
 
 /** The programs of the node itself, by output name. One that is not written yet is left out. */
 function sourceEntries() {
@@ -41,34 +51,102 @@ function benchEntries() {
   return Object.fromEntries(files.map((file) => [basename(file, ".ts"), `bench/${file}`]));
 }
 
-async function bundle(entries, outdir, { prune = true } = {}) {
+const nodeOptions = {
+  absWorkingDir: root,
+  bundle: true,
+  packages: "external",
+  platform: "node",
+  format: "esm",
+  target: "node20",
+  sourcemap: true,
+  write: false,
+};
+
+async function bundle(entries, outdir) {
   const { main, ...others } = entries;
-  const options = {
-    absWorkingDir: root,
-    bundle: true,
-    packages: "external",
-    platform: "node",
-    format: "esm",
-    target: "node20",
-    sourcemap: true,
-    outdir,
-    write: false,
-  };
+  const options = { ...nodeOptions, outdir };
   // main.js is what `npx narthex` executes. esbuild keeps a hashbang that the source has, and must not get a second one.
   const banner = main && !readFileSync(join(root, main), "utf8").startsWith("#!") ? { js: hashbang } : {};
   const results = await Promise.all([
     build({ ...options, entryPoints: others }),
     main ? build({ ...options, entryPoints: { main }, banner }) : { outputFiles: [] },
   ]);
-  const outputs = results.flatMap((result) => result.outputFiles);
-  mkdirSync(join(root, outdir), { recursive: true });
-  for (const output of outputs) replaceFile(output.path, output.contents);
+  return results.flatMap((result) => result.outputFiles);
+}
+
+/** Puts the outputs in their places. With `prune`, what an earlier build left beside them goes. */
+function place(outputs, outdir, { prune }) {
+  for (const output of outputs) {
+    mkdirSync(dirname(output.path), { recursive: true });
+    replaceFile(output.path, output.contents);
+  }
   if (!prune) return;
-  const kept = new Set(outputs.map((output) => basename(output.path)));
+  const kept = new Set(outputs.map((output) => output.path));
   for (const file of readdirSync(join(root, outdir))) {
-    if (/\.js(\.map)?$/.test(file) && !kept.has(file)) rmSync(join(root, outdir, file));
+    const path = join(root, outdir, file);
+    if (/\.js(\.map)?$/.test(file) && !kept.has(path)) rmSync(path);
   }
 }
+
+async function bundleCommonClient() {
+  const { outputFiles } = await build({
+    ...nodeOptions,
+    format: "cjs",
+    entryPoints: { client: clientEntry },
+    outdir: "dist/cjs",
+  });
+  const scope = Buffer.from(`${JSON.stringify({ type: "commonjs" })}\n`);
+  return [...outputFiles, { path: join(root, "dist/cjs/package.json"), contents: scope }];
+}
+
+/** Everything is in the one file: a relative import is followed, anything else is a Node built-in or a package and ends the build. */
+const browserModules = {
+  name: "browser-modules",
+  setup({ onResolve, resolve }) {
+    onResolve({ filter: /^[^./]/ }, ({ path, kind }) =>
+      kind === "entry-point" ? undefined : { errors: [{ text: `${path} does not exist in a browser` }] },
+    );
+    onResolve({ filter: /\/dial-node\.ts$/ }, ({ path, ...options }) =>
+      resolve(path.replace("dial-node", "dial-browser"), options),
+    );
+  },
+};
+
+/** `test/build.test.ts` gives it another entry. */
+export async function bundleBrowserClient(entry = clientEntry, logLevel = "warning") {
+  const { outputFiles } = await build({
+    ...nodeOptions,
+    packages: "bundle",
+    platform: "browser",
+    target: "es2022",
+    minify: true,
+    define: Object.fromEntries(nodeGlobals.map((name) => [name, nodeGlobalMark + name])),
+    entryPoints: { "client.browser": entry },
+    outdir: "dist",
+    logLevel,
+    plugins: [browserModules],
+  });
+  const { text } = outputFiles.find(({ path }) => path.endsWith(".js"));
+  const strays = nodeGlobals.filter((name) => text.includes(nodeGlobalMark + name));
+  if (strays.length > 0) throw new BuildError(`dist/client.browser.js uses ${strays.join(", ")}, which only Node has`);
+  return outputFiles;
+}
+
+/** The last step of a build, so that one that fails by it has left everything else. */
+function checkBrowserSize() {
+  const path = join(root, "dist/client.browser.js");
+  if (existsSync(path)) console.log(sizeLine(readFileSync(path)));
+}
+
+export function sizeLine(bytes) {
+  const zipped = gzipSync(bytes, { level: 9 }).length;
+  const size = `dist/client.browser.js: ${bytes.length} bytes, ${zipped} gzipped`;
+  if (zipped > browserBytesMax) throw new BuildError(`${size}, allowed are ${browserBytesMax}`);
+  return size;
+}
+
+/** What is wrong is in the words; where it was found says nothing more. */
+class BuildError extends Error {}
 
 /** A whole file or the old one, never half of it: another run in this checkout may be starting a worker from it now. */
 function replaceFile(path, contents) {
@@ -79,25 +157,70 @@ function replaceFile(path, contents) {
 }
 
 export async function buildNode() {
-  await bundle(sourceEntries(), "dist");
+  if (!existsSync(join(root, clientEntry)))
+    return place(await bundle(sourceEntries(), "dist"), "dist", { prune: true });
+  const outputs = await Promise.all([
+    bundle({ ...sourceEntries(), client: clientEntry }, "dist"),
+    bundleCommonClient(),
+    bundleBrowserClient(),
+  ]);
+  place(outputs.flat(), "dist", { prune: true });
 }
 
 export async function buildBenches() {
-  await bundle({ ...benchEntries(), ...sourceEntries() }, "dist-bench");
+  place(await bundle({ ...benchEntries(), ...sourceEntries() }, "dist-bench"), "dist-bench", { prune: true });
 }
 
 /** Builds all tests, or only those that `wants(name, path)`: then what is there of the others stays. */
 export async function buildTests(wants) {
   const all = Object.entries(testEntries());
   const picked = wants ? all.filter(([name, path]) => name.endsWith(".entry") || wants(name, path)) : all;
-  await bundle({ ...Object.fromEntries(picked), ...sourceEntries() }, "dist-test", { prune: !wants });
+  const outputs = await bundle({ ...Object.fromEntries(picked), ...sourceEntries() }, "dist-test");
+  place(outputs, "dist-test", { prune: !wants });
   await buildBenches();
 }
 
+/**
+ * The declarations of the two entries and what they name, with the imports as a consumer's compiler wants them. Those of the client
+ * are there twice, because a declaration file is CommonJS or not by the package.json above it.
+ */
 function buildTypes() {
-  if (!existsSync(join(root, "src/narthex.ts"))) return;
-  rmSync(join(root, "dist/types"), { recursive: true, force: true });
-  run([join(root, "node_modules/typescript/bin/tsc"), "-p", "tsconfig.types.json"]);
+  const fresh = join(root, `dist/types.${process.pid}.tmp`);
+  run([join(root, "node_modules/typescript/bin/tsc"), "-p", "tsconfig.types.json", "--outDir", fresh]);
+  for (const [entries, to] of [
+    [["narthex.d.ts", "client/client.d.ts"], "dist/types"],
+    [["client/client.d.ts"], "dist/cjs/types"],
+  ]) {
+    const reached = declarationsFrom(fresh, entries);
+    if (reached.size === 0) continue;
+    const draft = join(root, `${to}.${process.pid}.new`);
+    for (const [file, text] of reached) {
+      mkdirSync(dirname(join(draft, file)), { recursive: true });
+      writeFileSync(join(draft, file), text);
+    }
+    rmSync(join(root, to), { recursive: true, force: true });
+    renameSync(draft, join(root, to));
+  }
+  rmSync(fresh, { recursive: true });
+}
+
+function declarationsFrom(folder, entries) {
+  const reached = new Map();
+  const waiting = entries.filter((entry) => existsSync(join(folder, entry)));
+  for (let file = waiting.pop(); file !== undefined; file = waiting.pop()) {
+    if (reached.has(file)) continue;
+    const text = readFileSync(join(folder, file), "utf8").replace(
+      /(\bfrom |\bimport ?\(?)"(\.[^"]*)\.ts"/g,
+      (_, before, specifier) => {
+        waiting.push(join(dirname(file), `${specifier}.d.ts`));
+        return `${before}"${specifier}.js"`;
+      },
+    );
+    // The compiler has these names from its settings or from @types/node; a consumer may have neither.
+    const disposable = /\bSymbol\.(asyncD|d)ispose\b|\b(Async)?Disposable\b/.test(text);
+    reached.set(file, disposable ? `/// <reference lib="esnext.disposable" />\n${text}` : text);
+  }
+  return reached;
 }
 
 function run(args) {
@@ -109,10 +232,12 @@ function run(args) {
 async function main([mode, ...names]) {
   switch (mode) {
     case undefined:
-      return buildNode();
+      await buildNode();
+      return checkBrowserSize();
     case "--types":
       await buildNode();
-      return buildTypes();
+      buildTypes();
+      return checkBrowserSize();
     case "--test":
       return buildTests();
     case "--bench":
@@ -135,7 +260,8 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     await main(process.argv.slice(2));
   } catch (error) {
     // esbuild has printed what is wrong in the sources.
-    if (!error.errors) console.error(error);
+    if (error instanceof BuildError) console.error(`build.mjs: ${error.message}`);
+    else if (!error.errors) console.error(error);
     process.exit(1);
   }
 }

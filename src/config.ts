@@ -436,7 +436,7 @@ export function helpText(): string {
   });
   return `narthex: a durable event bus in one process
 
-Usage: narthex [--flag value]...
+Usage: narthex [start] [--flag value]...
 
 Each flag is also a variable of the environment; the flag counts more.
 

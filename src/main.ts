@@ -1,7 +1,8 @@
-// The process: settings in, start lines out, signals, exit code.
+// The process: a node (settings in, start lines out, signals, exit code), or a command of the command line.
 
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
+import { runCli, sharedFlags } from "./cli/cli.ts";
 import { type Config, helpText, readConfig } from "./config.ts";
 import { type OpenNode, startNode } from "./node.ts";
 import { faultFields } from "./runtime/log.ts";
@@ -54,13 +55,23 @@ function announce(node: OpenNode): void {
 }
 
 async function main(): Promise<void> {
-  const reading = readConfig(process.env, process.argv.slice(2), availableParallelism());
+  const [first = "start", ...rest] = process.argv.slice(2);
+  if (first === "start") return start(rest);
+  // A flag first means a node is to be started, as ever; a word, or a flag that only commands have, means a command.
+  const forCommands = !first.startsWith("-") || ["--help", "-h", ...sharedFlags].includes(first);
+  if (!forCommands) return start([first, ...rest]);
+  process.exit(await runCli([first, ...rest]));
+}
+
+async function start(argv: readonly string[]): Promise<void> {
+  const reading = readConfig(process.env, argv, availableParallelism());
   if ("fault" in reading) stop(reading.fault);
   if ("show" in reading) {
     say(reading.show === "help" ? helpText() : version());
     return;
   }
-  const node = await startNode(reading).catch((error: Error) => stop(error.message));
+  const failed = (error: Error): never => stop(error.message);
+  const node = await startNode(reading, { lost: failed }).catch(failed);
   let signals = 0;
   const end = (signal: string): void => {
     signals++;

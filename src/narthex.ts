@@ -1,5 +1,6 @@
-// What `import "narthex"` gives: the node in your own process.
+// What `import "narthex"` gives: the node in your own process, and what its bus speaks of.
 
-export type { Overrides as NodeOptions } from "./config.ts";
+export type * from "./bus/event-bus.ts";
+export * from "./client/errors.ts";
 export type { AuthFn, AuthResult, Rights } from "./front/auth.ts";
-export { createNode, type RunningNode } from "./node.ts";
+export { createNode, type NodeOptions, type RunningNode } from "./node.ts";

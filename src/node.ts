@@ -1,15 +1,20 @@
-// The one place that constructs everything: the data folder, the worker threads, the front. A node ends by one of two verbs: close
-// drains, destroy aborts.
+// The one place that constructs everything: the data folder, the worker threads, the front, and the bus of a node that lives in
+// somebody's own process. A node ends by one of two verbs: close drains, destroy aborts.
 
+import type { AnyTopics, EventBus, Published, PublishOptions, Topic } from "./bus/event-bus.ts";
+import { EventClient } from "./client/client.ts";
+import { refused } from "./client/errors.ts";
 import { type Config, defaultConfig, type Overrides } from "./config.ts";
 import { type AuthFn, staticToken } from "./front/auth.ts";
-import { createFront, type Front, type Listening } from "./front/front.ts";
+import { createFront, type Front } from "./front/front.ts";
+import type { Listening } from "./front/listening.ts";
+import { failure } from "./protocol/failure.ts";
 import { type Clock, realClock } from "./runtime/clock.ts";
-import { createLogger, type Logger } from "./runtime/log.ts";
+import { createLogger, faultFields, type Logger } from "./runtime/log.ts";
 import { createSystem, type Supervisor } from "./runtime/supervisor.ts";
 import { type Folder, openFolder } from "./store/log/folder.ts";
 
-export interface RunningNode {
+interface Running {
   readonly config: Config;
   /** Where it listens, as it came out: a port 0 in the settings is a real one here. The first is that of the sockets. */
   readonly listening: readonly Listening[];
@@ -20,38 +25,130 @@ export interface RunningNode {
   destroy(): Promise<void>;
 }
 
-/** For the tests of the node itself. */
-export interface OpenNode extends RunningNode {
-  readonly system: Supervisor;
-  readonly front: Front;
+/** A node in your own process. */
+export interface RunningNode<Topics extends object = AnyTopics> extends Running {
+  /** The bus without a socket in between. It has all rights and no CONN_RATE, and ends with the node. */
+  readonly bus: EventBus<Topics>;
+  /** As `close`. */
+  [Symbol.asyncDispose](): Promise<void>;
 }
 
+export interface NodeOptions extends Overrides {
+  /** In place of the one token: turns what a client shows into its rights. */
+  readonly auth?: AuthFn;
+  /** False: no port is opened, and only `bus` leads to the node. */
+  readonly listen?: boolean;
+}
+
+/** For the process and the tests of the node itself. @internal */
+export interface OpenNode extends Running {
+  readonly system: Supervisor;
+  readonly front: Front;
+  /** What is done inside the process may go on for a while, until `flushed`. */
+  close(flushed?: Promise<void>): Promise<void>;
+}
+
+/** @internal */
 export interface NodeParts {
   /** In place of the one static token. */
   readonly auth?: AuthFn;
+  /** False: no port is opened. */
+  readonly listen?: boolean;
   readonly clock?: Clock;
   readonly hostUrl?: URL;
   readonly testing?: boolean;
+  /** Hears that another process has taken the data folder over. Without it the node is destroyed. */
+  readonly lost?: (error: Error) => void;
 }
 
 /** The node in your own process, by the same settings as the environment's, in camel case. */
-export function createNode(options: Overrides & { readonly auth?: AuthFn } = {}): Promise<RunningNode> {
-  const { auth, ...overrides } = options;
-  return startNode(defaultConfig(overrides), auth === undefined ? {} : { auth });
+export async function createNode<Topics extends object = AnyTopics>(
+  options: NodeOptions = {},
+): Promise<RunningNode<Topics>> {
+  const { auth, listen = true, ...overrides } = options;
+  if (typeof listen !== "boolean") throw new Error(`listen is ${JSON.stringify(listen)}: allowed are true and false`);
+  if (auth !== undefined && typeof auth !== "function") throw new Error("auth is no function: see AuthFn");
+  const known = ["auth", "listen", ...Object.keys(defaultConfig())];
+  const unknown = Object.keys(overrides).find((name) => !known.includes(name));
+  if (unknown !== undefined) throw new Error(`unknown option ${unknown}: known are ${known.join(" ")}`);
+  return embed(await startNode(defaultConfig(overrides), { listen, ...(auth === undefined ? {} : { auth }) }));
 }
 
+/** Gives a node its bus. @internal */
+export async function embed<Topics extends object = AnyTopics>(node: OpenNode): Promise<RunningNode<Topics>> {
+  const { config, listening, log } = node;
+  const bus = openBus<Topics>(node);
+  // Its connection is dismissed with all others, at the end of the drain. Until then handlers may go on and ack what they have; what
+  // is pending after that has nobody to wait for.
+  let closing: Promise<void> | undefined;
+  const close = () => {
+    closing ??= node.close(bus.flush()).finally(() => bus.destroy());
+    return closing;
+  };
+  const destroy = () => {
+    bus.destroy();
+    return node.destroy();
+  };
+  try {
+    await bus.ready();
+  } catch (error) {
+    await destroy();
+    throw error;
+  }
+  return { bus, config, listening, log, close, destroy, [Symbol.asyncDispose]: close };
+}
+
+/** @internal */
+export function openBus<Topics extends object = AnyTopics>(node: OpenNode): EventClient<Topics> {
+  return new InsideClient<Topics>(node);
+}
+
+/** A client over a wire that stays in the process. Its node does not come back when it has ended, for whatever reason. */
+class InsideClient<Topics extends object> extends EventClient<Topics> {
+  private readonly front: Front;
+
+  constructor({ front, log }: OpenNode) {
+    super("the node in this process", {
+      dial: (_url, events) => front.connectInside(events),
+      onStatus: (status) => {
+        if (status === "reconnecting" && front.closing) this.destroy();
+      },
+      onError: (error) => log.warn("a subscription of the node's own process reports a fault", faultFields(error)),
+    });
+    this.front = front;
+  }
+
+  /** Waiting until the node takes events again, as clients do, would be in vain. */
+  override publish<Name extends Topic<Topics>>(
+    topic: Name,
+    payload: Topics[Name],
+    options?: PublishOptions,
+  ): Promise<Published<Topics[Name]>> {
+    if (!this.front.closing || this.status === "closed") return super.publish(topic, payload, options);
+    return Promise.reject(refused(failure("shutting_down", "the node is shutting down")));
+  }
+}
+
+/** @internal */
 export async function startNode(config: Config, parts: NodeParts = {}): Promise<OpenNode> {
   const clock = parts.clock ?? realClock();
   const log = createLogger(config.logLevel, (line) => void process.stderr.write(line), clock);
+  const lost = (error: Error): void => {
+    log.error("the data folder is lost, ending", { reason: error.message });
+    if (parts.lost !== undefined) parts.lost(error);
+    else void destroy();
+  };
   const folder =
-    config.store === "log" ? await openFolder({ path: config.dataPath, workers: config.workers }) : undefined;
+    config.store === "log"
+      ? await openFolder({ path: config.dataPath, workers: config.workers, clock, report: log.warn, lost })
+      : undefined;
   const system = createSystem({
     workers: config.workers,
     shards: folder?.shards ?? config.workers,
     store:
-      config.store === "log"
-        ? { kind: "log", path: config.dataPath, segmentBytes: config.limits.segmentBytes }
-        : { kind: "memory" },
+      folder === undefined
+        ? { kind: "memory" }
+        : { kind: "log", path: config.dataPath, segmentBytes: config.limits.segmentBytes, lock: folder.lock },
     limits: config.limits,
     actorLimits: { ...config.limits, maxAttempts: config.maxAttempts },
     clock,
@@ -70,16 +167,29 @@ export async function startNode(config: Config, parts: NodeParts = {}): Promise<
   const destroy = () => abort(front, system, folder);
   try {
     await system.start(front.events);
-    const listening = await front.listen();
-    return { config, listening, log, system, front, close: () => drain(front, system, folder), destroy };
+    const listening = await front.listen({ ports: parts.listen ?? true });
+    return {
+      config,
+      listening,
+      log,
+      system,
+      front,
+      close: (flushed) => drain(front, system, folder, flushed),
+      destroy,
+    };
   } catch (error) {
     await destroy();
     throw error;
   }
 }
 
-async function drain(front: Front, system: Supervisor, folder: Folder | undefined): Promise<void> {
-  await front.drain();
+async function drain(
+  front: Front,
+  system: Supervisor,
+  folder: Folder | undefined,
+  flushed: Promise<void> | undefined,
+): Promise<void> {
+  await front.drain(flushed);
   await system.close();
   await front.close();
   await folder?.close();

@@ -16,7 +16,14 @@ interface Import {
 
 type Check = (path: string, text: string) => string[];
 
-const entries = ["src/main.ts", "src/narthex.ts", "src/runtime/host.ts"];
+const entries = [
+  "src/main.ts",
+  "src/narthex.ts",
+  "src/runtime/host.ts",
+  "src/client/client.ts",
+  // The build for browsers has it in the place of dial-node.ts.
+  "src/client/dial-browser.ts",
+];
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading source
@@ -127,13 +134,16 @@ const mayImport: Record<string, (target: string, typesOnly: boolean) => boolean>
   // The messages are the whole conversation with the actors, names of cells included; of the actors themselves the front knows none.
   front: (target) =>
     inFolder(target, "protocol", "runtime", "front", "config.ts") || target === "src/actors/messages.ts",
-  client: (target) => inFolder(target, "protocol", "client"),
-  cli: (target) => inFolder(target, "client", "cli"),
+  bus: (target) => inFolder(target, "protocol", "bus"),
+  client: (target) => inFolder(target, "protocol", "bus", "client"),
+  cli: (target) =>
+    inFolder(target, "protocol", "bus", "client", "cli", "config.ts") || target === "src/runtime/clock.ts",
   "config.ts": (target) => inFolder(target, "protocol"),
 };
 
-/** Folders that must run without Node: protocol/ in a browser, actors/ under simulated time. */
-const withoutNode = ["protocol", "actors"];
+/** Folders that must run without Node: in a browser, actors/ under simulated time. */
+const withoutNode = ["protocol", "actors", "bus", "client"];
+const withNode = "src/client/dial-node.ts";
 
 function inFolder(path: string, ...names: string[]): boolean {
   return names.includes(path.split("/")[1]!);
@@ -151,7 +161,7 @@ const checkImports: Check = (path, text) => {
   for (const { specifier, typesOnly, line } of importsOf(text)) {
     const where = `${path}:${line}`;
     if (!specifier.startsWith(".")) {
-      if (inFolder(path, ...withoutNode)) {
+      if (inFolder(path, ...withoutNode) && path !== withNode) {
         const what = isBuiltin(specifier) ? "a Node module" : "a package";
         problems.push(`${where}: imports ${what}, ${specifier}`);
       }
@@ -167,13 +177,13 @@ const checkImports: Check = (path, text) => {
 };
 
 const checkBuffer: Check = (path, text) => {
-  if (!inFolder(path, "protocol")) return [];
+  if (!inFolder(path, "protocol", "bus", "client") || path === withNode) return [];
   const code = blank(text, { strings: false });
   return find(path, text, code, /\bBuffer\b/g, () => "Buffer does not exist in a browser");
 };
 
 const checkClock: Check = (path, text) => {
-  if (path === "src/runtime/clock.ts") return [];
+  if (path === "src/runtime/clock.ts" || path === "src/client/clock.ts") return [];
   const code = blank(text, { strings: false });
   const say = (found: string) => `${found}: time, chance and ids come from runtime/clock.ts`;
   // A timer's name behind a dot belongs to something else (socket.setTimeout), unless the dot follows the global object.
@@ -452,8 +462,8 @@ function assertClean(problems: string[]): void {
 
 for (const [name, check] of Object.entries({
   "imports point one way": checkImports,
-  "protocol/ runs in a browser": checkBuffer,
-  "only runtime/clock.ts knows the time": checkClock,
+  "protocol/, bus/ and client/ run in a browser": checkBuffer,
+  "only the clocks of runtime/ and client/ know the time": checkClock,
   "no any, no empty catch, no reminders": checkWords,
   "each file is named for what is in it": checkName,
 })) {

@@ -136,16 +136,16 @@ export class Burial {
       at = Math.max(at, block.firstOffset);
       for (let offset = again.dying.nextIn(at); offset < block.endOffset; offset = again.dying.nextIn(at)) {
         if (bytes >= movedBytesMax) return moved;
+        const reason = again.reasons.get(offset) ?? endReasons.deadline;
         const entry = deadLetterEntry(block, offset - block.firstOffset, {
           topic: this.source.name,
           group: this.group,
           attempts: again.attemptsOf(offset),
-          reason: again.reasons.get(offset) ?? endReasons.deadline,
+          reason,
         });
         moved.push(entry);
         bytes += entry.payload.length;
-        this.ledger.bury(offset, env.mono);
-        this.ledger.totals.deadLettered++;
+        this.ledger.deadLetter(offset, reason, env.mono);
         at = offset + 1;
       }
       at = block.endOffset;

@@ -17,6 +17,9 @@ export const entryKeys = {
   /** What one commit added to the dedupe window, named by its first offset. */
   dedupe: (stream: number, offset: number): string => `dedupe/${stream}/${offset}`,
   dedupes: (stream: number): string => `dedupe/${stream}/`,
+  /** The last batches of a producer that keeps its order. */
+  producer: (stream: number, producer: string): string => `producer/${stream}/${producer}`,
+  producers: (stream: number): string => `producer/${stream}/`,
 } as const;
 
 const encoder = new TextEncoder();

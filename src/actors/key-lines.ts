@@ -38,6 +38,19 @@ export class KeyLines {
     return wasFirst ? line[0] : undefined;
   }
 
+  /** The key of an unsettled event, and the first of its line. */
+  lineOf(offset: number): { readonly key: string; readonly first: number } | undefined {
+    const key = this.keys.get(offset);
+    return key === undefined ? undefined : { key, first: (this.lines.get(key) as number[])[0] };
+  }
+
+  /** The key behind whose first event the most wait; undefined when none does. */
+  longest(): { readonly key: string; readonly line: readonly number[] } | undefined {
+    let longest: { readonly key: string; readonly line: readonly number[] } | undefined;
+    for (const [key, line] of this.lines) if (line.length > (longest?.line.length ?? 1)) longest = { key, line };
+    return longest;
+  }
+
   clear(): void {
     this.lines.clear();
     this.keys.clear();

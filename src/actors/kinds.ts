@@ -62,6 +62,8 @@ export const kinds: Kinds = {
       case "latest":
       case "describe":
       case "cursor":
+      case "explain":
+      case "history":
       // Buckets are never stored.
       case "take":
       case "endBucket":

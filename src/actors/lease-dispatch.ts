@@ -149,7 +149,7 @@ export class LeaseDispatch {
     if (filter !== null && !filterMatches(filter, block, at - firstOffset)) {
       let end = at + 1;
       while (end < to && !filterMatches(filter, block, end - firstOffset)) end++;
-      ledger.totals.filtered += ledger.pass(at, end);
+      ledger.filterOut(at, end, env.mono);
       this.moved = true;
       return;
     }

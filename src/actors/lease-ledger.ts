@@ -14,8 +14,10 @@ import { Deadlines } from "./deadlines.ts";
 import type { Env } from "./effects.ts";
 import { KeyLines } from "./key-lines.ts";
 import { Latency } from "./latency.ts";
+import { LeaseHistory, noReason } from "./lease-history.ts";
 import { LeaseRing, leaseState, noHolder } from "./lease-ring.ts";
 import type { Member, Members } from "./members.ts";
+import type { HoldingOutcome, Totals } from "./messages.ts";
 import { RangeSet } from "./range-set.ts";
 import { type Policy, Redelivery } from "./redelivery.ts";
 
@@ -24,19 +26,10 @@ export const endReasons = {
   deadline: "the ack deadline passed",
   disconnect: "the member disconnected",
   unsubscribe: "the member unsubscribed",
-  nack: "nacked without a reason",
+  nack: noReason,
 } as const;
 
-export interface Totals {
-  delivered: number;
-  redelivered: number;
-  acked: number;
-  nacked: number;
-  expired: number;
-  deadLettered: number;
-  filtered: number;
-  skipped: number;
-}
+const leaveOutcomes = { unsubscribe: "unsubscribed", disconnect: "disconnected", shutdown: "shutdown" } as const;
 
 export class LeaseLedger {
   readonly ring: LeaseRing;
@@ -45,7 +38,8 @@ export class LeaseLedger {
   readonly again: Redelivery;
   readonly deadlines: Deadlines;
   readonly latency = new Latency();
-  readonly totals: Totals = {
+  readonly history: LeaseHistory;
+  readonly totals: { -readonly [Name in keyof Totals]: number } = {
     delivered: 0,
     redelivered: 0,
     acked: 0,
@@ -56,8 +50,11 @@ export class LeaseLedger {
     skipped: 0,
   };
   floor = 0;
+  /** How many events in a row were filtered out since the last delivery, and when that was. */
+  filteredInRow = 0;
+  handedOutAt: number | undefined;
+  readonly unsettledMax: number;
   private readonly members: Members;
-  private readonly unsettledMax: number;
 
   constructor(options: { members: Members; unsettledMax: number; policy: Policy }) {
     this.members = options.members;
@@ -65,6 +62,7 @@ export class LeaseLedger {
     this.ring = new LeaseRing(options.unsettledMax);
     this.again = new Redelivery(this.ring, options.policy);
     this.deadlines = new Deadlines(this.ring, leaseState.leased);
+    this.history = new LeaseHistory({ ring: this.ring, again: this.again, members: options.members });
   }
 
   /** The first offset never looked at and not settled. */
@@ -80,14 +78,14 @@ export class LeaseLedger {
   // ------------------------------------------------------------------------------------------------------------ position
 
   restore(cursor: Cursor, now: number): void {
-    this.moveTo(cursor.floor);
+    this.moveTo(cursor.floor, now);
     for (const [from, to] of cursor.ranges) this.settled.add(from, to);
     this.again.restore(cursor, now);
   }
 
   /** A new position: nothing of what was before counts any more. */
-  moveTo(floor: number): void {
-    this.voidAll();
+  moveTo(floor: number, now: number): void {
+    this.voidAll(now);
     this.again.clear();
     this.settled.clear();
     this.floor = floor;
@@ -127,6 +125,14 @@ export class LeaseLedger {
     this.settleRange(from, to);
     if (to > this.ring.next) this.ring.advance(to, this.floor);
     return count;
+  }
+
+  /** Passes over fresh events that the group does not want. */
+  filterOut(from: number, to: number, now: number): void {
+    const count = this.pass(from, to);
+    this.totals.filtered += count;
+    this.filteredInRow += count;
+    this.history.filtered(from, to - from, now);
   }
 
   /** Takes a fresh event in; it has a place now and is in no state yet. */
@@ -178,17 +184,19 @@ export class LeaseLedger {
   giveBack(
     offset: number,
     slot: number,
-    end: { counted: boolean; byDisconnect: boolean; delayMs: number | undefined; reason: string },
+    end: { outcome: HoldingOutcome; counted: boolean; delayMs: number | undefined; reason: string },
     now: number,
   ): void {
+    const { outcome, counted, reason } = end;
+    this.history.ended(offset, slot, { outcome, counted, reason: outcome === "nacked" ? reason : undefined }, now);
     this.unlease(offset, slot);
-    if (!end.counted) {
+    if (!counted) {
       this.again.place(offset, slot, 0, now);
       return;
     }
-    this.again.count(offset, end.byDisconnect);
+    this.again.count(offset, outcome === "disconnected");
     this.again.place(offset, slot, end.delayMs ?? this.again.backoffMs(offset), now);
-    if (this.ring.state[slot] === leaseState.dying) this.again.reasons.set(offset, end.reason);
+    if (this.ring.state[slot] === leaseState.dying) this.again.reasons.set(offset, reason);
   }
 
   /** The deadline has passed. The lease is lost when the event is leased again, so its token stays. */
@@ -202,7 +210,8 @@ export class LeaseLedger {
     const member = this.holderOf(slot);
     // What a stalled socket has not taken was never seen by the client: neither its attempt nor its lease counts.
     const counted = !(member.stalled && ring.sequence[slot] > member.written);
-    this.giveBack(offset, slot, { counted, byDisconnect: false, delayMs: undefined, reason: endReasons.deadline }, now);
+    const reason = endReasons.deadline;
+    this.giveBack(offset, slot, { outcome: "expired", counted, delayMs: undefined, reason }, now);
     if (!counted) ring.token[slot] = 0;
     this.totals.expired++;
   }
@@ -227,7 +236,7 @@ export class LeaseLedger {
       const delayMs = byDisconnect ? undefined : 0;
       const reason = byDisconnect ? endReasons.disconnect : endReasons.unsubscribe;
       ring.token[slot] = 0;
-      this.giveBack(offset, slot, { counted, byDisconnect, delayMs, reason }, now);
+      this.giveBack(offset, slot, { outcome: leaveOutcomes[cause], counted, delayMs, reason }, now);
       anyCounted ||= counted;
     }
     this.members.remove(member);
@@ -274,6 +283,7 @@ export class LeaseLedger {
   ack(offset: number, slot: number, env: Env): void {
     this.totals.acked++;
     this.latency.observe(Math.max(0, env.wall - this.ring.born[slot]));
+    this.history.acked(offset, slot, env.mono);
     this.release(offset, slot, env.mono);
   }
 
@@ -281,13 +291,21 @@ export class LeaseLedger {
     this.totals.nacked++;
     this.ring.token[slot] = 0;
     if (this.ring.state[slot] === leaseState.leased) {
-      this.giveBack(offset, slot, { counted: true, byDisconnect: false, delayMs, reason }, now);
+      this.giveBack(offset, slot, { outcome: "nacked", counted: true, delayMs, reason }, now);
       return;
     }
+    this.history.ended(offset, slot, { outcome: "nacked", counted: true, reason }, now);
     // Past its deadline: that end was counted, what the nack says of the wait and the reason still holds.
     this.again.withdraw(offset, slot);
     this.again.place(offset, slot, delayMs ?? this.again.backoffMs(offset), now);
     if (this.ring.state[slot] === leaseState.dying) this.again.reasons.set(offset, reason);
+  }
+
+  /** The event was copied to the dead letters. */
+  deadLetter(offset: number, reason: string, now: number): void {
+    this.history.deadLettered(offset, reason, now);
+    this.bury(offset, now);
+    this.totals.deadLettered++;
   }
 
   /** The event has been moved to the dead letters, or is gone. */
@@ -352,6 +370,8 @@ export class LeaseLedger {
     member.slots -= count;
     member.tokens -= count;
     this.totals.delivered += count;
+    this.filteredInRow = 0;
+    this.handedOutAt = now;
     this.deadlines.add(member.ackTimeoutMs, offset, count, now + member.ackTimeoutMs);
   }
 
@@ -378,7 +398,13 @@ export class LeaseLedger {
     if (this.floor > this.ring.next) this.ring.advance(this.floor, this.floor);
   }
 
-  private voidAll(): void {
+  private voidAll(now: number): void {
+    const { ring } = this;
+    for (const offset of ring.counts[leaseState.leased] === 0 ? [] : ring.unsettledBelow(ring.next, this.floor)) {
+      const slot = ring.slotOf(offset);
+      if (ring.state[slot] !== leaseState.leased) continue;
+      this.history.ended(offset, slot, { outcome: "seek", counted: false, reason: undefined }, now);
+    }
     for (const member of this.members.all()) {
       member.slots += member.leases;
       member.leases = 0;

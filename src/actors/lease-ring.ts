@@ -117,6 +117,11 @@ export class LeaseRing {
     this.offsetOf.set(id, offset);
   }
 
+  /** The id that the publisher gave it, if it has a place. */
+  ownId(offset: number): string | undefined {
+    return this.idOf.get(offset);
+  }
+
   find(id: string): number | undefined {
     return this.offsetOf.get(id);
   }

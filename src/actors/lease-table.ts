@@ -13,6 +13,7 @@ import type { Actor, Effect, Env, Notice, Placed, Put, Ref, Sample, Shelf } from
 import { entryBytes, entryKeys, entryValue } from "./entries.ts";
 import { makeOptions, mergeOptions, sameFilter, sameOptions } from "./group-options.ts";
 import { LeaseDispatch } from "./lease-dispatch.ts";
+import { eventFacts, groupFacts, type TableParts } from "./lease-explain.ts";
 import { checkLedger } from "./lease-invariant.ts";
 import { LeaseLedger } from "./lease-ledger.ts";
 import { leaseState } from "./lease-ring.ts";
@@ -177,8 +178,14 @@ export class LeaseTableActor implements Actor {
         if (message.to.kind === "ts") this.find(message.to.ts, { kind: "seek", ref });
         else this.seek(this.positionOf(message.to), ref, env);
         return;
+      case "explain":
+        this.reply(ref, groupFacts(this.parts(), env));
+        return;
+      case "history":
+        this.reply(ref, eventFacts(this.parts(), message.offset, env));
+        return;
       case "dropGroup":
-        this.remove(failure("unknown_topic", "the group or its topic was deleted"));
+        this.remove(failure("unknown_topic", "the group or its topic was deleted"), env);
         this.reply(ref, null, true);
         return;
       case "advanced":
@@ -233,7 +240,7 @@ export class LeaseTableActor implements Actor {
       return;
     }
     if (before !== undefined && this.ledger.leave(before, before.written, "unsubscribe", env.mono)) this.save();
-    if (!resumed) this.ledger.moveTo(position);
+    if (!resumed) this.ledger.moveTo(position, env.mono);
     this.setOptions(options, env);
     this.members.add(message);
     this.ephemeralUntil = undefined;
@@ -277,7 +284,7 @@ export class LeaseTableActor implements Actor {
   }
 
   /** The end of the group, durably. */
-  private remove(reason: Failure): void {
+  private remove(reason: Failure, env: Env): void {
     if (this.options === undefined) return;
     for (const { number } of this.members.all()) {
       this.effects.push({
@@ -285,7 +292,7 @@ export class LeaseTableActor implements Actor {
         signal: { type: "ended", member: number, stream: this.follows, failure: reason },
       });
     }
-    this.ledger.moveTo(0);
+    this.ledger.moveTo(0, env.mono);
     this.members.clear();
     this.options = undefined;
     this.dispatch.setOptions(undefined);
@@ -314,7 +321,7 @@ export class LeaseTableActor implements Actor {
       this.reply(ref, options);
       return;
     }
-    this.ledger.moveTo(position);
+    this.ledger.moveTo(position, env.mono);
     this.forgetReads();
     this.setOptions(options, env);
     this.save("soon");
@@ -402,7 +409,7 @@ export class LeaseTableActor implements Actor {
       this.abandoned = true;
     }
     if (this.abandoned && this.members.size === 0 && !this.joining) {
-      this.remove(failure("not_subscribed", "the group was ephemeral"));
+      this.remove(failure("not_subscribed", "the group was ephemeral"), env);
     }
     this.burial.request(env, effects);
     this.members.release(this.follows, effects);
@@ -439,6 +446,11 @@ export class LeaseTableActor implements Actor {
     if (at >= (this.wakeAt ?? Number.POSITIVE_INFINITY)) return;
     this.wakeAt = at;
     this.effects.push({ type: "wake", at });
+  }
+
+  private parts(): TableParts {
+    const { ledger, members, dispatch, burial, options } = this;
+    return { ledger, members, dispatch, burial, options, partition: partitionOf(this.follows), head: this.head() };
   }
 
   private get joining(): boolean {

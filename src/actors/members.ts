@@ -10,6 +10,7 @@ export interface Member {
   readonly batchSize: number;
   readonly format: "json" | "batch";
   readonly handle: number;
+  readonly who: string;
   /** Free leases. Below 0 only while a lease that had lapsed was extended after its slot had been given back. */
   slots: number;
   tokens: number;
@@ -55,13 +56,14 @@ export class Members {
   }
 
   add(join: MessageOf<"join">): void {
-    const { member: number, ackTimeoutMs, batchSize, format, handle } = join;
+    const { member: number, ackTimeoutMs, batchSize, format, handle, who } = join;
     const member: Member = {
       number,
       ackTimeoutMs,
       batchSize: Math.max(1, batchSize),
       format,
       handle,
+      who,
       slots: 0,
       tokens: 0,
       bytes: 0,

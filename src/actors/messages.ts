@@ -73,8 +73,11 @@ export type PartitionMessage =
       /** Checked: lengths add up, options valid, every payload at most the limit. `unparsed`: payloads still to be checked as JSON. */
       readonly pack: Uint8Array;
       readonly unparsed: boolean;
-      /** A library's batch: published again under the same name within the dedupe window it is stored once. */
-      readonly batch?: { readonly producer: string; readonly seq: number };
+      /**
+       * A library's batch: published again under the same name within the dedupe window it is stored once. `rising`: in this
+       * partition the numbers of the producer only rise. `chained`: and this one comes right behind the one before it, or not at all.
+       */
+      readonly batch?: { readonly producer: string; readonly seq: number; readonly order?: "rising" | "chained" };
     }
   /** Events as JSON lines, from..to, at most so many; `fromTs` and `toTs` bound what is returned, not what is walked. */
   | {
@@ -130,6 +133,8 @@ export interface PartitionInfo {
   readonly bytes: number;
   readonly lastStoredAt: number;
   readonly groups: readonly string[];
+  /** What an answer to a publish means here. */
+  readonly durability: string;
 }
 
 // ----------------------------------------------------------------------------------------------------------------- groups
@@ -162,6 +167,8 @@ export type GroupMessage =
       /** `json`: one EVENT text frame per event; `batch`: binary EVENTS frames under the subscription's handle. */
       readonly format: "json" | "batch";
       readonly handle: number;
+      /** The member in words for the operator, also after it has left. */
+      readonly who: string;
       /** The front's way back after a shard was reopened: the group's options are taken as stored and never conflict. */
       readonly rejoin: boolean;
     }
@@ -214,7 +221,11 @@ export type GroupMessage =
     }
   | { readonly type: "cursor" }
   | { readonly type: "seek"; readonly to: Start }
-  | { readonly type: "dropGroup" };
+  | { readonly type: "dropGroup" }
+  /** What delivery depends on at this moment. */
+  | { readonly type: "explain" }
+  /** What became of one event. */
+  | { readonly type: "history"; readonly offset: number };
 
 export interface SettleEntry {
   readonly id: string;
@@ -264,6 +275,155 @@ export interface CursorState {
   readonly lastTs?: number;
 }
 
+// ------------------------------------------------------------------------------------------------------- groups, explained
+
+/** A group on one partition as it is now. Times are from now, in milliseconds. */
+export interface GroupFacts {
+  readonly exists: boolean;
+  readonly options: GroupOptions | null;
+  readonly floor: number;
+  readonly start: number;
+  readonly end: number;
+  /** Unsettled events: the sum of `counts`. */
+  readonly lag: number;
+  readonly counts: WaitCounts;
+  readonly totals: Totals;
+  /** Events that the filter kept out since the last delivery. */
+  readonly filteredInRow: number;
+  readonly unsettledMax: number;
+  /** How many more events may be unsettled among those that were looked at. */
+  readonly room: number;
+  readonly deliveredMsAgo?: number;
+  /** When the first of those in backoff comes again. */
+  readonly backoffEndsInMs?: number;
+  readonly oldestLease?: LeaseFacts;
+  /** Of the key with the most events behind its first. */
+  readonly keyWait?: KeyWait;
+  /** The next event that must be delivered alone. */
+  readonly nextAlone?: { readonly offset: number; readonly id: string };
+  /** Reads bring nothing. */
+  readonly readRetryInMs?: number;
+  /** The way to the dead letters is closed. */
+  readonly burialRetryInMs?: number;
+  readonly members: readonly MemberFacts[];
+}
+
+/** Each unsettled event is in one of these. */
+export interface WaitCounts {
+  readonly leased: number;
+  /** Comes again, to whoever can take it. */
+  readonly ready: number;
+  /** Comes again, each to a member that holds nothing else. */
+  readonly alone: number;
+  readonly backoff: number;
+  /** Behind an earlier event of its key. */
+  readonly blocked: number;
+  /** On the way to the dead letters. */
+  readonly dying: number;
+  /** Not looked at yet. */
+  readonly fresh: number;
+}
+
+/** Since the lease table was started. */
+export interface Totals {
+  readonly delivered: number;
+  readonly redelivered: number;
+  readonly acked: number;
+  readonly nacked: number;
+  readonly expired: number;
+  readonly deadLettered: number;
+  readonly filtered: number;
+  readonly skipped: number;
+}
+
+export interface LeaseFacts {
+  readonly offset: number;
+  readonly id: string;
+  readonly member: number;
+  readonly who: string;
+  readonly attempt: number;
+  readonly heldMs: number;
+  readonly endsInMs: number;
+}
+
+export interface KeyWait {
+  readonly key: string;
+  /** How many events wait behind the first. */
+  readonly waiting: number;
+  readonly offset: number;
+  readonly id: string;
+  readonly state: "leased" | "backoff" | "ready" | "dying";
+  readonly lease?: LeaseFacts;
+  readonly backoffEndsInMs?: number;
+}
+
+export interface MemberFacts {
+  readonly member: number;
+  readonly who: string;
+  readonly open: boolean;
+  readonly stalled: boolean;
+  readonly slots: number;
+  readonly tokens: number;
+  readonly bytes: number;
+  readonly leases: number;
+  /** Gets nothing before it is idle, and then an event alone. */
+  readonly reserved: boolean;
+  /** Holds this one alone. */
+  readonly alone?: LeaseFacts;
+}
+
+/** `acked`, `filtered`, `dead_lettered` and `settled` (how is no longer known) are for good. */
+export type EventState =
+  | "acked"
+  | "filtered"
+  | "dead_lettered"
+  | "settled"
+  | "leased"
+  | "ready"
+  | "backoff"
+  | "blocked"
+  | "dying"
+  | "not_reached";
+
+export type HoldingOutcome =
+  | "leased"
+  | "acked"
+  | "nacked"
+  | "expired"
+  | "disconnected"
+  | "unsubscribed"
+  | "shutdown"
+  | "seek"
+  | "filtered"
+  | "dead_lettered";
+
+/** Times are wall-clock milliseconds. */
+export interface EventFacts {
+  readonly exists: boolean;
+  readonly state: EventState;
+  /** Deliveries so far, the one under way included; unknown of what was settled long ago. */
+  readonly attempts?: number;
+  /** When the lease or the backoff ends. */
+  readonly until?: number;
+  /** When it was settled. */
+  readonly at?: number;
+  /** Why it became a dead letter. */
+  readonly reason?: string;
+  /** The unsettled event of its key before it. */
+  readonly behind?: { readonly key: string; readonly offset: number; readonly id: string };
+  readonly holdings: readonly Holding[];
+}
+
+export interface Holding {
+  readonly who: string;
+  readonly attempt: number;
+  readonly counted: boolean;
+  readonly from: number;
+  readonly until: number;
+  readonly outcome: HoldingOutcome;
+  readonly reason?: string;
+}
+
 // ---------------------------------------------------------------------------------------------------------------- buckets
 
 /** For a token bucket. Its rate is set by the first message; asking lends what waits now and at most 20 ms of refill more. */
@@ -309,6 +469,8 @@ export interface Answers {
   cursor: CursorState;
   seek: CursorState;
   dropGroup: null;
+  explain: GroupFacts;
+  history: EventFacts;
   take: Lent;
   endBucket: null;
 }

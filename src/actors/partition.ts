@@ -17,12 +17,16 @@ import {
   type TopicRecord,
 } from "./messages.ts";
 import { PartitionReader } from "./partition-reader.ts";
+import { type OrderedBatch, Producers } from "./producers.ts";
 
 /** One append under way: who waits for it, and which names it brought. */
 interface Append {
   readonly names: readonly Name[];
+  readonly ordered: (OrderedBatch & { readonly name: Name }) | undefined;
   readonly waiting: { readonly settle: (placed: Placed) => readonly Effect[] }[];
 }
+
+type Batch = NonNullable<MessageOf<"publish">["batch"]>;
 
 /** A stretch of a request's pack: stored anew at `at` of the append, or known from before, or part of an append under way. */
 type Stretch =
@@ -34,6 +38,7 @@ export class PartitionActor implements Actor {
   private readonly stream: number;
   private readonly shelf: Shelf;
   private readonly dedupe: DedupeWindow;
+  private readonly producers: Producers;
   private readonly reader: PartitionReader;
   private record: TopicRecord | undefined;
   private recordChanged = false;
@@ -55,6 +60,7 @@ export class PartitionActor implements Actor {
     const entry = shelf.entry(entryKeys.partition(stream));
     this.record = entry === undefined ? undefined : entryValue<TopicRecord>(entry);
     this.dedupe = new DedupeWindow(stream, shelf);
+    this.producers = new Producers(stream, shelf);
     this.reader = new PartitionReader(stream, () => this.nextTag++);
   }
 
@@ -92,9 +98,14 @@ export class PartitionActor implements Actor {
     const puts = [...this.dedupe.expire(env.wall), ...this.removals];
     this.removals = [];
     for (const place of placed) {
-      const names = this.appends.get(place.tag)?.names;
-      if (names !== undefined && names.length > 0) puts.push(this.dedupe.put(place, names));
+      const append = this.appends.get(place.tag);
+      // Nothing is remembered of what came before a partition was dropped and is stored with its end.
+      if (append === undefined || this.dropped) continue;
+      if (append.names.length > 0) puts.push(this.dedupe.put(place, append.names));
+      if (append.ordered !== undefined) this.producers.place(append.ordered, place, append.ordered.name.count);
     }
+    this.producers.expire(env.wall);
+    puts.push(...this.producers.puts());
     if (this.recordChanged && this.record !== undefined) {
       puts.push([entryKeys.partition(this.stream), entryBytes(this.record)]);
       this.recordChanged = false;
@@ -132,28 +143,55 @@ export class PartitionActor implements Actor {
     const pack = new PackView(message.pack);
     const fault = message.unparsed ? faultOfPayloads(pack) : undefined;
     if (fault !== undefined) return [reply(ref, fault)];
-    if (message.batch !== undefined) return this.publishBatch(pack, message.batch, ref, env);
+    const { batch } = message;
+    // In a batch that has a name each event has an id or none has.
+    if (batch !== undefined && pack.id(0) === undefined) return this.publishBatch(pack, batch, ref, env);
     if (!pack.extended) return this.append(pack, [], wholePack(pack), ref, env);
-    return this.publishNamed(pack, ref, env);
+    return this.publishNamed(pack, batch, ref, env);
   }
 
   /** One name stands for the whole batch: a repetition is answered from the first, event for event. */
-  private publishBatch(
-    pack: PackView,
-    batch: { producer: string; seq: number },
-    ref: Ref,
-    env: Env,
-  ): readonly Effect[] {
-    const name: Name = { name: `b:${batch.producer}:${batch.seq}`, index: 0, count: pack.count, ts: undefined };
-    const known = this.dedupe.find(name.name, env.wall);
-    if (known !== undefined) return [reply(ref, this.published([knownRun(0, known)]))];
+  private publishBatch(pack: PackView, batch: Batch, ref: Ref, env: Env): readonly Effect[] {
+    const name: Name = { name: batchName(batch), index: 0, count: pack.count, ts: undefined };
     const pending = this.pendingNames.get(name.name);
-    const stretch: Stretch = pending ? { kind: "pending", index: 0, ...pending } : wholePack(pack)[0];
-    return this.append(pending ? undefined : pack, pending ? [] : [name], [stretch], ref, env);
+    if (pending !== undefined) return this.append(undefined, [], [{ kind: "pending", index: 0, ...pending }], ref, env);
+    const ordered = batch.order !== undefined;
+    const known = ordered ? this.producers.find(batch) : this.dedupe.find(name.name, env.wall);
+    if (known !== undefined) return [reply(ref, this.published([knownRun(0, known)]))];
+    if (!ordered) return this.append(pack, [name], wholePack(pack), ref, env);
+    const stranger = this.producers.last(batch.producer) === undefined;
+    const fault = this.orderFault(batch) ?? (stranger ? this.crowded(1, env) : undefined);
+    if (fault !== undefined) return [reply(ref, fault)];
+    this.producers.take(batch, env.wall);
+    return this.append(pack, [], wholePack(pack), ref, env, { ...batch, name });
   }
 
-  /** Events under ids of the publisher's own: those known are left out of the append and answered with the first. */
-  private publishNamed(pack: PackView, ref: Ref, env: Env): readonly Effect[] {
+  /**
+   * Whether the batch may be stored now. One chained to a batch that is under way is stored with it or after it, or not at all: what
+   * fails a commit ends this actor and everything that it has gathered.
+   */
+  private orderFault({ producer, seq, order }: Batch): Failure | undefined {
+    const last = this.producers.last(producer) ?? -1;
+    if (seq <= last) return failure("publish_failed", "not stored: a later batch of this producer was taken before it");
+    if (order === "chained" && seq !== last + 1) {
+      return failure("publish_failed", "not stored: the batch before it was not stored");
+    }
+    return undefined;
+  }
+
+  private crowded(names: number, env: Env): Failure | undefined {
+    const { size } = this.dedupe;
+    if (size + this.producers.size + this.pendingNames.size + names <= this.shelf.limits.dedupeEntriesMax)
+      return undefined;
+    const wait = Math.max(1, (this.dedupe.oldestExpiry ?? env.wall + 1000) - env.wall);
+    return failure("overloaded", "too many ids to remember within the dedupe window", Math.ceil(wait));
+  }
+
+  /**
+   * Events under ids of the publisher's own: those known are left out of the append and answered with the first. A batch of them that
+   * is kept in order has its number remembered with it.
+   */
+  private publishNamed(pack: PackView, batch: Batch | undefined, ref: Ref, env: Env): readonly Effect[] {
     const names: Name[] = [];
     const stretches: Stretch[] = [];
     const own = new Map<string, number>();
@@ -186,12 +224,16 @@ export class PartitionActor implements Actor {
       }
       at++;
     }
-    if (this.dedupe.size + this.pendingNames.size + names.length > this.shelf.limits.dedupeEntriesMax) {
-      const wait = Math.max(1, (this.dedupe.oldestExpiry ?? env.wall + 1000) - env.wall);
-      return [reply(ref, failure("overloaded", "too many ids to remember within the dedupe window", Math.ceil(wait)))];
-    }
-    const all = kept.length === 1 && at === pack.count;
-    return this.append(all ? pack : cut(pack, kept), names, stretches, ref, env);
+    const crowded = this.crowded(names.length, env);
+    if (crowded !== undefined) return [reply(ref, crowded)];
+    const fresh = kept.length === 1 && at === pack.count ? pack : cut(pack, kept);
+    if (batch?.order === undefined) return this.append(fresh, names, stretches, ref, env);
+    const repeated = fresh === undefined && batch.seq <= (this.producers.last(batch.producer) ?? -1);
+    const fault = repeated ? undefined : this.orderFault(batch);
+    if (fault !== undefined) return [reply(ref, fault)];
+    if (!repeated) this.producers.take(batch, env.wall);
+    const name: Name = { name: batchName(batch), index: 0, count: 0, ts: undefined };
+    return this.append(fresh, names, stretches, ref, env, { ...batch, name });
   }
 
   private stretchOf(name: string, index: number, env: Env): Stretch | undefined {
@@ -208,6 +250,7 @@ export class PartitionActor implements Actor {
     stretches: readonly Stretch[],
     ref: Ref,
     env: Env,
+    ordered?: Append["ordered"],
   ): readonly Effect[] {
     const effects: Effect[] = [];
     const runs: PublishedRun[] = [];
@@ -227,10 +270,10 @@ export class PartitionActor implements Actor {
       });
     };
     if (pack !== undefined && pack.count > 0) {
-      const append: Append = { names, waiting: [] };
+      const append: Append = { names, ordered, waiting: [] };
       const tag = this.nextTag++;
       this.appends.set(tag, append);
-      for (const name of names) this.pendingNames.set(name.name, { append, name });
+      for (const name of pendingOf(append)) this.pendingNames.set(name.name, { append, name });
       effects.push({ type: "append", stream: this.stream, pack: bytesOf(pack), tag, ...timesOf(pack) });
       const fresh = stretches.filter((stretch) => stretch.kind === "new");
       wait(append, (placed) => fresh.map((stretch) => newRun(stretch, placed, pack)));
@@ -255,7 +298,7 @@ export class PartitionActor implements Actor {
       const append = this.appends.get(place.tag);
       if (append === undefined) continue;
       this.appends.delete(place.tag);
-      for (const name of append.names) this.pendingNames.delete(name.name);
+      for (const name of pendingOf(append)) this.pendingNames.delete(name.name);
       if (append.names.length > 0) this.dedupe.add(place, append.names);
       for (const waiter of append.waiting) effects.push(...waiter.settle(place));
     }
@@ -273,6 +316,7 @@ export class PartitionActor implements Actor {
       });
     }
     this.removals = [...this.dedupe.clear(), [entryKeys.partition(this.stream), null]];
+    this.producers.clear();
     this.record = undefined;
     this.recordChanged = false;
     this.dropped = true;
@@ -292,7 +336,7 @@ export class PartitionActor implements Actor {
     if (this.wakeAt !== undefined) return [];
     const { retention } = this.record?.settings ?? {};
     const prunes = retention?.ageMs !== undefined || retention?.bytes !== undefined;
-    if (!prunes && this.dedupe.size === 0) return [];
+    if (!prunes && this.dedupe.size + this.producers.size === 0) return [];
     this.wakeAt = env.mono + this.shelf.limits.pruneEveryMs;
     return [{ type: "wake", at: this.wakeAt }];
   }
@@ -302,10 +346,8 @@ export class PartitionActor implements Actor {
     if (this.dropped) return [{ type: "stop" }];
     const effects: Effect[] = [];
     const removals = this.dedupe.expire(env.wall);
-    if (removals.length > 0) {
-      this.removals.push(...removals);
-      effects.push({ type: "persist" });
-    }
+    this.removals.push(...removals);
+    if (this.producers.expire(env.wall) || removals.length > 0) effects.push({ type: "persist" });
     const { retention } = this.record?.settings ?? {};
     const head = this.shelf.head(this.stream);
     if (retention !== undefined && head !== undefined && head.end > head.start) {
@@ -321,7 +363,7 @@ export class PartitionActor implements Actor {
 
   private info() {
     const head = this.shelf.head(this.stream) ?? { start: 0, end: 0, lastStoredAt: 0, bytes: 0 };
-    return { ...head, groups: this.groups() };
+    return { ...head, groups: this.groups(), durability: this.shelf.durability };
   }
 
   private groups(): string[] {
@@ -340,6 +382,15 @@ export class PartitionActor implements Actor {
 
 function reply(to: Ref, value: Answer): Effect {
   return { type: "reply", to, value };
+}
+
+function batchName({ producer, seq }: Batch): string {
+  return `b:${producer}:${seq}`;
+}
+
+/** The names under which it can be asked for again while it is under way. */
+function pendingOf({ names, ordered }: Append): readonly Name[] {
+  return ordered === undefined ? names : [...names, ordered.name];
 }
 
 function wholePack(pack: PackView): readonly [Stretch] {

@@ -49,6 +49,7 @@ export class Redelivery {
   }
 
   attemptsOf(offset: number): number {
+    if (this.counts.size === 0) return 0;
     return (this.counts.get(offset) ?? 0) >> 1;
   }
 

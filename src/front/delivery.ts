@@ -100,6 +100,8 @@ export class Seat implements SlotHolder {
 
 /** Events by rate for all subscriptions of one connection, one ask at a time, first come first served. */
 export class DeliveryRate {
+  /** While the budget is empty: when there will be something again. */
+  emptyUntil: number | undefined;
   private readonly budget: Budget;
   private readonly clock: Clock;
   private queue: Seat[] = [];
@@ -108,6 +110,10 @@ export class DeliveryRate {
   constructor(budget: Budget, clock: Clock) {
     this.budget = budget;
     this.clock = clock;
+  }
+
+  get rate(): Budget["rate"] {
+    return this.budget.rate;
   }
 
   want(seat: Seat): void {
@@ -136,7 +142,9 @@ export class DeliveryRate {
       }
       // The bucket is empty now. A slice later there is something again; less would be many messages for few events.
       const wait = tokens > 0 ? sliceMs : Math.min(retryAfterMs, Math.max(sliceMs, 1000 / perSec));
+      this.emptyUntil = this.clock.mono() + wait;
       const again = () => {
+        this.emptyUntil = undefined;
         this.busy = false;
         this.run();
       };

@@ -13,14 +13,14 @@ import { Budgets } from "./budget.ts";
 import { Counters } from "./counters.ts";
 import type { Hall } from "./hall.ts";
 import { createHttp } from "./http.ts";
+import type { InsideEvents, InsideWire } from "./inside.ts";
+import type { Listening } from "./listening.ts";
 import { Corks } from "./outlet.ts";
 import { Publishing } from "./publishing.ts";
 import { Router } from "./router.ts";
-import { type HttpHandler, type Listening, Server } from "./server.ts";
+import { type HttpHandler, Server } from "./server.ts";
 import { Settling } from "./settling.ts";
 import { Members } from "./subscription.ts";
-
-export type { Listening } from "./server.ts";
 
 export interface FrontOptions {
   readonly config: Config;
@@ -38,10 +38,20 @@ export interface Front {
   readonly events: SystemEvents;
   readonly router: Router;
   readonly publishing: Publishing;
-  /** Finishes interrupted deletions, then opens every port. Rejects with the setting and the port that cannot be had. */
-  listen(): Promise<readonly Listening[]>;
-  /** Refuses new work, takes acks until nothing is leased or `drainMs` is over, gives leases back uncounted, closes with 1001. */
-  drain(): Promise<void>;
+  /** It takes nothing new any more. */
+  readonly closing: boolean;
+  /**
+   * Finishes interrupted deletions, then opens every port, or none with `ports: false`. Rejects with the setting and the port that
+   * cannot be had.
+   */
+  listen(options?: { readonly ports?: boolean }): Promise<readonly Listening[]>;
+  /** A connection that stays in the process, with all rights. */
+  connectInside(events: InsideEvents): InsideWire;
+  /**
+   * Refuses new work, takes acks until nothing is leased or `drainMs` is over, gives leases back uncounted, closes with 1001. Connections
+   * from inside may go on until `flushed`, but not for longer than half of that time.
+   */
+  drain(flushed?: Promise<void>): Promise<void>;
   /** Ends every connection at once. */
   close(): Promise<void>;
   stats(): Sample[];
@@ -54,6 +64,7 @@ export function createFront(options: FrontOptions): Front {
   const { topicsMax } = config.limits;
   const { partitions, autoCreate } = config;
   const router = new Router({ system, clock, partitions, autoCreate, topicsMax });
+  const budgets = new Budgets({ system, clock, config });
   const hall: Hall = {
     config,
     system,
@@ -61,7 +72,7 @@ export function createFront(options: FrontOptions): Front {
     log,
     auth,
     router,
-    budgets: new Budgets({ system, clock, config }),
+    budgets,
     publishing: new Publishing({ system, router, clock }),
     settling: new Settling(system, clock),
     members: new Members(),
@@ -75,6 +86,7 @@ export function createFront(options: FrontOptions): Front {
     options.http ??
     createHttp({
       ...hall,
+      budgets,
       guarded,
       closing: () => status !== "running",
       status: () => readiness(system, status !== "running"),
@@ -86,17 +98,23 @@ export function createFront(options: FrontOptions): Front {
     events: eventsFor(hall),
     router,
     publishing: hall.publishing,
-    async listen() {
+    get closing() {
+      return status !== "running";
+    },
+    async listen({ ports = true } = {}) {
       const unfinished = await router.finishDeletes();
       if (unfinished !== null)
         log.warn("deleted topics are not all gone yet", { code: unfinished.code, reason: unfinished.msg });
-      return server.listen();
+      return ports ? server.listen() : [];
     },
-    async drain() {
+    connectInside: (events) => server.connectInside(events),
+    async drain(flushed) {
       if (status !== "running") return;
       status = "draining";
       server.drain();
       const until = clock.mono() + config.limits.drainMs;
+      if (flushed !== undefined) await atMost(clock, config.limits.drainMs / 2, flushed);
+      server.drainInside();
       while (clock.mono() < until && !(await isQuiet(hall, server))) await sleep(clock, drainLookMs);
       await server.dismiss();
     },
@@ -106,6 +124,17 @@ export function createFront(options: FrontOptions): Front {
     },
     stats,
   };
+}
+
+/** Resolves with the promise, or after so many milliseconds. */
+function atMost(clock: Clock, ms: number, promise: Promise<void>): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = clock.after(ms, resolve);
+    void promise.then(() => {
+      timer.cancel();
+      resolve();
+    });
+  });
 }
 
 function eventsFor({ members, router, log }: Hall): SystemEvents {
@@ -131,7 +160,7 @@ function eventsFor({ members, router, log }: Hall): SystemEvents {
 
 /** No request waits for its answer, and no group that somebody here is in has an event out. */
 async function isQuiet({ members, system }: Hall, server: Server): Promise<boolean> {
-  for (const session of server.sessions) if (!session.idle) return false;
+  for (const session of server.everyone()) if (!session.idle) return false;
   const tables = new Map(
     [...members.subscriptions].flatMap(({ seats }) => seats.map((seat) => [seat.address.cell, seat.address])),
   );
@@ -154,16 +183,16 @@ function readiness(system: System, closing: boolean): { readonly ready: boolean;
   return { ready, reasons };
 }
 
-function statsOf({ counters, publishing }: Hall, { sessions }: Server): Sample[] {
+function statsOf({ counters, publishing }: Hall, server: Server): Sample[] {
   const plain = (name: string, value: number): Sample => ({ name, labels: {}, value });
   let subscriptions = 0;
   let unsent = 0;
-  for (const session of sessions) {
+  for (const session of server.everyone()) {
     subscriptions += session.subscriptions;
     unsent += session.outlet.unsent;
   }
   return [
-    plain("connections", sessions.size),
+    plain("connections", server.sessions.size),
     plain("subscriptions", subscriptions),
     plain("unsent_bytes", unsent),
     ...counters.samples(),
@@ -175,7 +204,7 @@ function statsOf({ counters, publishing }: Hall, { sessions }: Server): Sample[]
 
 const help: Readonly<Record<string, string>> = {
   connections: "Open WebSocket connections",
-  subscriptions: "Live subscriptions of all connections",
+  subscriptions: "Live subscriptions of all connections and of the node's own process",
   unsent_bytes: "Bytes that sockets have not taken yet",
   frames_in_total: "Frames received",
   frames_out_total: "Frames sent",

@@ -69,3 +69,31 @@ async function cursorOf(system: System, route: Route, group: string): Promise<Gr
     partitions,
   };
 }
+
+/** In the order of `cursors`: for how long the oldest lease that is out has been held; undefined where none is. */
+export async function oldestLeasesOf(
+  system: System,
+  route: Route,
+  cursors: readonly GroupCursor[],
+): Promise<readonly (number | undefined)[]> {
+  const oldest: (number | undefined)[] = [];
+  const width = Math.max(1, Math.floor(asksMax / route.partitions.length));
+  for (let from = 0; from < cursors.length; from += width) {
+    const some = cursors.slice(from, from + width);
+    oldest.push(...(await Promise.all(some.map((cursor) => oldestLeaseOf(system, route, cursor)))));
+  }
+  return oldest;
+}
+
+async function oldestLeaseOf(system: System, route: Route, cursor: GroupCursor): Promise<number | undefined> {
+  const holding = cursor.partitions.filter(({ leased }) => leased > 0);
+  const held = await Promise.all(
+    holding.map(async ({ partition }) => {
+      const { shard, stream } = route.partitions[partition];
+      const address = { shard, cell: groupCell(stream, cursor.group) };
+      return orRefuse(await system.request(address, { type: "explain" })).oldestLease?.heldMs;
+    }),
+  );
+  const known = held.filter((ms) => ms !== undefined);
+  return known.length === 0 ? undefined : Math.round(Math.max(...known));
+}

@@ -23,7 +23,7 @@ export interface Hall {
   readonly log: Logger;
   readonly auth: AuthFn;
   readonly router: Router;
-  readonly budgets: Budgets;
+  readonly budgets: Pick<Budgets, "connection" | "topic">;
   readonly publishing: Publishing;
   readonly settling: Settling;
   readonly members: Members;
@@ -36,6 +36,8 @@ export type Step = "through" | "held";
 
 export interface Caller {
   readonly id: number;
+  /** In words, for the operator. */
+  readonly who: string;
   readonly rights: Rights;
   readonly outlet: Outlet;
   /** Whether the client speaks binary batches. */

@@ -14,6 +14,7 @@ import type { AuthFn, Granted } from "./auth.ts";
 import type { Budgets } from "./budget.ts";
 import type { Publishing } from "./publishing.ts";
 import type { Route, Router } from "./router.ts";
+import type { Members } from "./subscription.ts";
 
 export interface HttpOptions {
   readonly config: Config;
@@ -24,6 +25,7 @@ export interface HttpOptions {
   readonly guarded: boolean;
   readonly budgets: Budgets;
   readonly publishing: Publishing;
+  readonly members: Members;
   readonly clock: Clock;
   readonly log: Logger;
   /** The node is on its way down: nothing new is taken. */

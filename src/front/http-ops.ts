@@ -2,7 +2,7 @@
 
 import { keyFault } from "../protocol/meta.ts";
 import { groupFault } from "../protocol/names.ts";
-import { cursorsOf, type GroupCursor, groupsOf } from "./group-cursors.ts";
+import { cursorsOf, type GroupCursor, groupsOf, oldestLeasesOf } from "./group-cursors.ts";
 import {
   type Exchange,
   type HttpOptions,
@@ -80,16 +80,19 @@ async function cursors(exchange: Exchange, { system, router }: HttpOptions): Pro
   // One that ended since its name was read is left out.
   const found = (await cursorsOf(system, route, page)).filter((cursor) => cursor !== undefined);
   const next = groups.length > page.length ? page.at(-1) : undefined;
-  exchange.json(200, { topic, cursors: found.map(cursorJson), next });
+  const oldest = await oldestLeasesOf(system, route, found);
+  exchange.json(200, { topic, cursors: found.map((cursor, i) => cursorJson(cursor, oldest[i])), next });
 }
 
-function cursorJson({ group, lastId, lastTs, lag, members, partitions }: GroupCursor): object {
+function cursorJson(cursor: GroupCursor, oldestLeaseMs: number | undefined): object {
+  const { group, lastId, lastTs, lag, members, partitions } = cursor;
   return {
     group,
     lastId,
     lastTs,
     lag,
     members,
+    oldestLeaseMs,
     partitions: partitions.map(({ partition, floor, ranges, start, end, lag, leased, waiting }) => ({
       partition,
       floor,

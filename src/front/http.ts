@@ -20,6 +20,7 @@ import {
   targetOf,
   writeFault,
 } from "./http-exchange.ts";
+import { explainRoutes } from "./http-explain.ts";
 import { opsRoutes } from "./http-ops.ts";
 import { publishRoutes } from "./http-publish.ts";
 import { replayRoutes } from "./http-replay.ts";
@@ -39,6 +40,7 @@ export function createHttp(options: HttpOptions): (req: IncomingMessage, res: Se
     ...replayRoutes(options),
     ...topicRoutes(options),
     ...opsRoutes(options),
+    ...explainRoutes(options),
   ]);
   return (req, res) => {
     // An error on a socket that its client has left is the end of this request and nothing more.

@@ -1,9 +1,33 @@
 // The sending side of one connection: answers and events on their way to the socket, how many bytes it has not taken yet, and
 // whether it still takes any. Nothing here copies an event: frames are slices of the buffer that came from the worker.
 
-import type { Duplex } from "node:stream";
-import type { WebSocket } from "ws";
 import type { Clock } from "../runtime/clock.ts";
+
+/** What is used of a WebSocket. A socket of `ws` is one as it is; inside.ts has one without a network. */
+export interface Peer {
+  readonly OPEN: number;
+  readonly readyState: number;
+  /** Bytes that were sent and not taken yet. */
+  readonly bufferedAmount: number;
+  /** The bytes are the peer's: they may be handed on without a copy. `taken` is called once the frame has left. */
+  send(
+    frame: string | Uint8Array,
+    options: { readonly binary: boolean; readonly compress: boolean },
+    taken: (error?: Error | null) => void,
+  ): void;
+  close(code: number, reason: string): void;
+  terminate(): void;
+  /** Hands on no frame until `resume`. */
+  pause(): void;
+  resume(): void;
+  ping(): void;
+}
+
+/** What is used of the connection below: between the two calls everything is gathered. */
+export interface Pipe {
+  cork(): void;
+  uncork(): void;
+}
 
 /** Those that were written to in this turn of the event loop: each sends what it got in one go when the turn ends. */
 export class Corks {
@@ -30,9 +54,8 @@ export class Corks {
 }
 
 export interface OutletOptions {
-  readonly ws: WebSocket;
-  /** The connection below `ws`. */
-  readonly socket: Duplex;
+  readonly peer: Peer;
+  readonly pipe: Pipe;
   readonly corks: Corks;
   readonly unsentBytesMax: number;
   /** Too much is unsent (true), or it was taken again (false). */
@@ -58,30 +81,30 @@ export class Outlet {
 
   /** Bytes handed over that the kernel has not taken. */
   get unsent(): number {
-    return this.options.ws.bufferedAmount;
+    return this.options.peer.bufferedAmount;
   }
 
   send(frame: string | Uint8Array): void {
-    const { ws, onSent } = this.options;
-    if (ws.readyState !== ws.OPEN) return;
+    const { peer, onSent } = this.options;
+    if (peer.readyState !== peer.OPEN) return;
     this.cork();
-    ws.send(frame, typeof frame === "string" ? text : binary, this.taken);
+    peer.send(frame, typeof frame === "string" ? text : binary, this.taken);
     onSent(1);
   }
 
   /** Frames joined in one buffer, each ending at an entry of `ends`; `written` is called once the last of them left. */
   frames(joined: Uint8Array, ends: Uint32Array, isBinary: boolean, written: () => void): void {
-    const { ws, onSent } = this.options;
-    if (ws.readyState !== ws.OPEN) return;
+    const { peer, onSent } = this.options;
+    if (peer.readyState !== peer.OPEN) return;
     this.cork();
     const kind = isBinary ? binary : text;
     let from = 0;
     const last = ends.length - 1;
     for (let i = 0; i < last; i++) {
-      ws.send(joined.subarray(from, ends[i]), kind, this.taken);
+      peer.send(joined.subarray(from, ends[i]), kind, this.taken);
       from = ends[i];
     }
-    ws.send(joined.subarray(from, ends[last]), kind, (error) => {
+    peer.send(joined.subarray(from, ends[last]), kind, (error) => {
       this.taken(error);
       if (!error) written();
     });
@@ -90,7 +113,7 @@ export class Outlet {
 
   /** The turn is over: what the kernel does not take now is unsent. */
   uncork(): void {
-    this.options.socket.uncork();
+    this.options.pipe.uncork();
     this.check();
   }
 
@@ -100,7 +123,7 @@ export class Outlet {
    */
   stalledSince(now: number): number | undefined {
     this.check();
-    const queue = queuedBytes(this.options.socket);
+    const queue = queuedBytes(this.options.pipe);
     const moved = this.writes !== this.seenWrites || queue !== this.seenQueue;
     this.seenWrites = this.writes;
     this.seenQueue = queue;
@@ -110,8 +133,8 @@ export class Outlet {
   }
 
   private cork(): void {
-    const { corks, socket } = this.options;
-    if (corks.add(this)) socket.cork();
+    const { corks, pipe } = this.options;
+    if (corks.add(this)) pipe.cork();
   }
 
   private readonly taken = (error?: Error | null): void => {
@@ -137,7 +160,7 @@ export class Outlet {
  * What the kernel has not taken of the write under way. Node has no public name for it (its own socket timeout reads the same field);
  * without it a slow reader would show no progress before a whole write of up to 1 MiB got through.
  */
-function queuedBytes(socket: Duplex): number {
-  const { _handle: handle } = socket as Duplex & { readonly _handle?: { readonly writeQueueSize?: number } | null };
+function queuedBytes(pipe: Pipe): number {
+  const { _handle: handle } = pipe as Pipe & { readonly _handle?: { readonly writeQueueSize?: number } | null };
   return handle?.writeQueueSize ?? 0;
 }

@@ -86,7 +86,7 @@ export class Publisher {
         handle = this.topics.push(topic);
         this.handles.set(topic, handle);
       }
-      return caller.ok<"OPEN">(corr, { handle, partitions: route.partitions.length });
+      return caller.ok<"OPEN">(corr, { handle, partitions: route.partitions.length, durability: route.durability });
     });
   }
 

@@ -2,9 +2,9 @@
 // become one pack in one message, written straight into the buffer that the post transfers; its answer is cut back into one
 // outcome per event. Batches go as they came, one message per partition. What was handed over first is stored first.
 
-import type { Answer } from "../actors/messages.ts";
-import type { PublishedSpan } from "../protocol/batch.ts";
-import { type Failure, isFailure } from "../protocol/failure.ts";
+import type { Answer, MessageOf } from "../actors/messages.ts";
+import type { BatchName, PublishedSpan } from "../protocol/batch.ts";
+import { type Failure, failure, isFailure } from "../protocol/failure.ts";
 import type { OkFields } from "../protocol/frames.ts";
 import { makeId } from "../protocol/ids.ts";
 import { jumpHash } from "../protocol/jump-hash.ts";
@@ -26,6 +26,11 @@ interface Gathered {
   readonly entries: PackEntry[];
   readonly done: OutcomeDone[];
   bytes: number;
+}
+
+interface Part {
+  readonly place: RoutePartition;
+  readonly indexes: readonly number[] | undefined;
 }
 
 /** More than this in one message gains nothing and makes the others wait. */
@@ -71,13 +76,12 @@ export class Publishing {
   }
 
   /** A client's batch; its payloads are still to be checked as JSON, by the worker. */
-  batch(
-    route: Route,
-    pack: PackView,
-    name: { readonly producer: string; readonly seq: number } | undefined,
-    done: BatchDone,
-  ): void {
+  batch(route: Route, pack: PackView, name: BatchName | undefined, done: BatchDone): void {
     const parts = this.split(route, pack, name);
+    if (isFailure(parts)) {
+      done(parts);
+      return;
+    }
     const spans: PublishedSpan[] = [];
     let whole: Failure | undefined;
     let open = parts.length;
@@ -89,7 +93,7 @@ export class Publishing {
         type: "publish",
         pack: bytes,
         unparsed: true,
-        ...(name === undefined ? {} : { batch: name }),
+        ...(name === undefined ? {} : { batch: ordered(name) }),
       } as const;
       this.system.ask(place.address, message, (answer) => {
         this.note(route, answer);
@@ -146,12 +150,14 @@ export class Publishing {
   }
 
   /** Which events of a batch go where; undefined stands for all of them. */
-  private split(
-    route: Route,
-    pack: PackView,
-    name: { readonly producer: string; readonly seq: number } | undefined,
-  ): readonly { readonly place: RoutePartition; readonly indexes: readonly number[] | undefined }[] {
+  private split(route: Route, pack: PackView, name: BatchName | undefined): readonly Part[] | Failure {
     const { partitions } = route;
+    if (name?.partition !== undefined) {
+      const place = partitions[name.partition];
+      return place !== undefined && belongs(pack, name.partition, partitions.length)
+        ? [{ place, indexes: undefined }]
+        : failure("unknown_topic", `${route.topic} was made anew, with ${partitions.length} partitions: open it again`);
+    }
     if (partitions.length === 1) return [{ place: partitions[0], indexes: undefined }];
     // Events without a key stay together, and a named batch that is sent again must meet its first self in the same partition.
     const keyless =
@@ -185,6 +191,20 @@ export class Publishing {
     const counted = this.counts.has(route.topic) || this.counts.size < countedTopicsMax ? route.topic : otherTopics;
     this.counts.set(counted, (this.counts.get(counted) ?? 0) + stored);
   }
+}
+
+function ordered({ producer, seq, partition, chained }: BatchName): NonNullable<MessageOf<"publish">["batch"]> {
+  return partition === undefined ? { producer, seq } : { producer, seq, order: chained ? "chained" : "rising" };
+}
+
+/** Whether every event that may not go anywhere belongs to this partition. */
+function belongs(pack: PackView, partition: number, partitions: number): boolean {
+  if (!pack.extended || partitions === 1) return true;
+  for (let index = 0; index < pack.count; index++) {
+    const named = pack.key(index) ?? pack.id(index);
+    if (named !== undefined && jumpHash(named, partitions) !== partition) return false;
+  }
+  return true;
 }
 
 function copied(pack: PackView, room: (bytes: number) => Uint8Array): Uint8Array {

@@ -12,7 +12,7 @@ import {
 } from "../actors/messages.ts";
 import { type Failure, failure, isFailure } from "../protocol/failure.ts";
 import { jumpHash } from "../protocol/jump-hash.ts";
-import { isOurs } from "../protocol/names.ts";
+import { deadLetterSource, isOurs } from "../protocol/names.ts";
 import { streamOf } from "../protocol/stream.ts";
 import type { Clock } from "../runtime/clock.ts";
 import type { System } from "../runtime/system.ts";
@@ -29,6 +29,8 @@ export interface Route {
   readonly topic: string;
   readonly record: TopicRecord;
   readonly partitions: readonly RoutePartition[];
+  /** What the OK to a PUBLISH means. */
+  readonly durability: string;
 }
 
 export interface RouterOptions {
@@ -63,13 +65,14 @@ export class Router {
   }
 
   /**
-   * The way to a topic. `create`: the caller may have it made, if AUTO_CREATE allows and the name is not one of ours: those exist
-   * only where the node made them (`<topic>.dlq.<group>`). Whoever asks for the same topic meanwhile shares the answer.
+   * The way to a topic. `create`: the caller may have it made, if AUTO_CREATE allows. Of the names that are ours these are the dead
+   * letters of a topic, so that one can wait for them before there are any. Whoever asks for the same topic meanwhile shares the
+   * answer.
    */
   resolve(topic: string, { create }: { readonly create: boolean }): Promise<Route | Failure> {
     const known = this.routes.get(topic);
     if (known !== undefined) return Promise.resolve(known);
-    const make = create && this.options.autoCreate && !isOurs(topic);
+    const make = create && this.options.autoCreate && (!isOurs(topic) || deadLetterSource(topic) !== undefined);
     // One that may not make the topic must not be the one that answers for those who may.
     const name = `${make ? "+" : "-"}${topic}`;
     const under = this.flights.get(name);
@@ -182,8 +185,7 @@ export class Router {
   }
 
   private async find(topic: string, create: boolean): Promise<Route | Failure> {
-    const { partitions } = this.options;
-    const record = await this.ask(catalogAddress, { type: "resolve", topic, create, partitions });
+    const record = isOurs(topic) && create ? await this.deadLetters(topic) : await this.lookUp(topic, create);
     if (isFailure(record)) return record;
     if (record.status === "deleting") {
       return create
@@ -193,13 +195,28 @@ export class Router {
     return this.open(record);
   }
 
+  private lookUp(topic: string, create: boolean): Promise<Answer<"resolve">> {
+    return this.ask(catalogAddress, { type: "resolve", topic, create, partitions: this.options.partitions });
+  }
+
+  private async deadLetters(topic: string): Promise<Answer<"resolve">> {
+    const existing = await this.lookUp(topic, false);
+    const source = deadLetterSource(topic);
+    if (!isFailure(existing) || existing.code !== "unknown_topic" || source === undefined) return existing;
+    const record = await this.lookUp(source.topic, true);
+    if (isFailure(record)) return record;
+    return this.ask(catalogAddress, { type: "deadLetter", topicId: record.id, group: source.group });
+  }
+
   private async open(record: TopicRecord): Promise<Route | Failure> {
     const route = new CachedRoute(record);
     const answers = await Promise.all(
       route.partitions.map(({ address }) => this.ask(address, { type: "open", record })),
     );
-    const failed = answers.find(isFailure);
-    if (failed !== undefined) return failed;
+    for (const answer of answers) {
+      if (isFailure(answer)) return answer;
+      route.durability = answer.durability;
+    }
     // A dead-letter topic may get another partition, so its way is asked for each time; nobody publishes there in a hurry.
     if (isOurs(record.name)) return route;
     this.routes.delete(record.name);
@@ -233,6 +250,7 @@ class CachedRoute implements Route {
   readonly topic: string;
   readonly record: TopicRecord;
   readonly partitions: readonly RoutePartition[];
+  durability = "";
   /** Whose turn it is among the partitions, for events without a key. */
   next = 0;
   turning = false;

@@ -11,16 +11,11 @@ import type { Timer } from "../runtime/clock.ts";
 import { faultFields } from "../runtime/log.ts";
 import { hostAllowed, originAllowed } from "./auth.ts";
 import type { Hall } from "./hall.ts";
+import { type InsideEvents, InsidePeer, type InsideWire, insideHall } from "./inside.ts";
+import type { Listening } from "./listening.ts";
 import { closeCodes, Session } from "./session.ts";
 
 export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => void;
-
-export interface Listening {
-  /** The setting that asked for it. */
-  readonly setting: "WS_PORT" | "HTTP_PORT" | "OPS_PORT" | "REPLAY_PORT";
-  readonly host: string;
-  readonly port: number;
-}
 
 const sweepMsMin = 10;
 const sweepMsMax = 1000;
@@ -30,7 +25,10 @@ const closeMs = 5000;
 const stalledTellMsMax = 1000;
 
 export class Server {
+  /** Of the connections from outside. */
   readonly sessions = new Set<Session>();
+  /** Of those from our own process: neither counted among the connections nor swept. */
+  readonly insiders = new Map<Session, InsidePeer>();
   private readonly hall: Hall;
   private readonly http: HttpHandler;
   private readonly guarded: boolean;
@@ -77,22 +75,34 @@ export class Server {
     return listening;
   }
 
-  /** No new connections; those that are there deliver nothing more. */
+  /** No new connections; those from outside that are there deliver nothing more. */
   drain(): void {
     if (this.status !== "running") return;
     this.status = "draining";
     for (const session of this.sessions) session.drain();
   }
 
+  drainInside(): void {
+    for (const session of this.insiders.keys()) session.drain();
+  }
+
+  *everyone(): Generator<Session> {
+    yield* this.sessions;
+    yield* this.insiders.keys();
+  }
+
   /** Says goodbye to every connection, once its leases are back. */
   async dismiss(): Promise<void> {
     const { goingAway } = closeCodes;
     await Promise.all(
-      [...this.sessions].map((session) => session.close(goingAway, "the node is shutting down", "shutdown")),
+      [...this.everyone()].map((session) => session.close(goingAway, "the node is shutting down", "shutdown")),
     );
     const { clock } = this.hall;
     await Promise.race([
-      Promise.all([...this.sockets].map((ws) => new Promise((resolve) => ws.once("close", resolve)))),
+      Promise.all([
+        ...[...this.sockets].map((ws) => new Promise((resolve) => ws.once("close", resolve))),
+        ...[...this.insiders.values()].map((peer) => peer.closed),
+      ]),
       new Promise((resolve) => clock.after(closeMs / 5, () => resolve(undefined), { background: true })),
     ]);
   }
@@ -107,9 +117,9 @@ export class Server {
           server.closeAllConnections();
         }),
     );
-    for (const session of [...this.sessions]) session.terminate();
+    for (const session of [...this.everyone()]) session.terminate();
     for (const ws of [...this.sockets]) ws.terminate();
-    await Promise.all(closed);
+    await Promise.all([...closed, ...[...this.insiders.values()].map((peer) => peer.closed)]);
   }
 
   // ---------------------------------------------------------------------------------------------------------- connections
@@ -141,10 +151,10 @@ export class Server {
 
   private connect(ws: WebSocket, socket: Duplex): void {
     const { log } = this.hall;
-    const session = new Session(this.hall, { id: ++this.lastId, ws, socket });
+    const session = new Session(this.hall, { id: ++this.lastId, peer: ws, pipe: socket });
     this.sessions.add(session);
     this.sockets.add(ws);
-    ws.on("message", (data, binary) => session.receive(data as Buffer, binary));
+    ws.on("message", (data: Buffer, binary) => session.receive(binary ? data : data.toString(), data.length));
     ws.on("pong", () => {
       session.alive = true;
     });
@@ -156,8 +166,25 @@ export class Server {
     });
   }
 
+  /** A connection from our own process. While the node shuts down it is closed instead of opened. */
+  connectInside(events: InsideEvents): InsideWire {
+    const { clock, log } = this.hall;
+    const peer: InsidePeer = new InsidePeer({
+      clock,
+      log,
+      events,
+      onFrame: (frame, bytes) => session.receive(frame, bytes),
+      onClosed: () => this.forget(session),
+    });
+    const session = new Session(insideHall(this.hall), { id: ++this.lastId, peer, pipe: peer });
+    if (this.status === "running") this.insiders.set(session, peer);
+    else void session.close(closeCodes.goingAway, "the node is shutting down", "shutdown");
+    return peer.wire;
+  }
+
   private forget(session: Session): void {
     this.sessions.delete(session);
+    this.insiders.delete(session);
     void session.end();
   }
 

@@ -2,8 +2,6 @@
 // topic that is being resolved, for a budget, for a SUBSCRIBE to be in force) holds those behind it, and when too many wait the
 // socket is not read for a while. Answers may come in another order; `corr` tells them apart.
 
-import type { Duplex } from "node:stream";
-import type { WebSocket } from "ws";
 import { batchCorr, type ClientBatch, decodeClientBatch } from "../protocol/batch.ts";
 import { type BadFrame, decodeFrame } from "../protocol/decode.ts";
 import { errText, okText } from "../protocol/encode.ts";
@@ -12,12 +10,13 @@ import type { AuthFrame, ClientFrame, Corr, CursorFrame, LatestFrame, OkFields }
 import { faultFields } from "../runtime/log.ts";
 import { authenticate, type Granted, type Rights } from "./auth.ts";
 import type { Caller, Hall, Step } from "./hall.ts";
-import { Outlet } from "./outlet.ts";
+import { Outlet, type Peer, type Pipe } from "./outlet.ts";
 import { startsOf } from "./place.ts";
 import { Publisher } from "./publisher.ts";
 import { latestText, readCursor, seekCursor } from "./reading.ts";
 import type { Route } from "./router.ts";
 import { Subscriber } from "./subscriber.ts";
+import { addressOf, whoIs } from "./who.ts";
 
 /** In this order, never back. */
 export type Status = "starting" | "authed" | "draining" | "closed";
@@ -39,7 +38,8 @@ export class Session implements Caller {
   readonly outlet: Outlet;
   batches = false;
   private readonly hall: Hall;
-  private readonly ws: WebSocket;
+  private readonly peer: Peer;
+  private readonly address: string | undefined;
   private status: Status = "starting";
   private granted: Granted | undefined;
   private waiting: { readonly input: Input; readonly bytes: number }[] = [];
@@ -53,19 +53,17 @@ export class Session implements Caller {
   private publisher: Publisher | undefined;
   private subscriber: Subscriber | undefined;
 
-  constructor(
-    hall: Hall,
-    { id, ws, socket }: { readonly id: number; readonly ws: WebSocket; readonly socket: Duplex },
-  ) {
+  constructor(hall: Hall, { id, peer, pipe }: { readonly id: number; readonly peer: Peer; readonly pipe: Pipe }) {
     this.hall = hall;
     this.id = id;
-    this.ws = ws;
+    this.peer = peer;
+    this.address = addressOf(pipe);
     this.since = hall.clock.mono();
     this.pingedAt = this.since;
     const { corks, counters, config } = hall;
     this.outlet = new Outlet({
-      ws,
-      socket,
+      peer,
+      pipe,
       corks,
       unsentBytesMax: config.limits.unsentBytesMax,
       onFull: (full) => {
@@ -77,6 +75,10 @@ export class Session implements Caller {
         counters.framesOut += frames;
       },
     });
+  }
+
+  get who(): string {
+    return whoIs(this.id, this.address, this.granted?.identity);
   }
 
   get subscriptions(): number {
@@ -111,14 +113,15 @@ export class Session implements Caller {
 
   // ------------------------------------------------------------------------------------------------------------- coming in
 
-  receive(data: Buffer, binary: boolean): void {
+  /** A frame, and how many bytes it came in. */
+  receive(frame: string | Uint8Array, bytes: number): void {
     if (this.closed) return;
     this.alive = true;
     this.hall.counters.framesIn++;
-    const input = this.decode(data, binary);
+    const input = this.decode(frame);
     if (this.held || this.waiting.length > 0) {
-      this.waiting.push({ input, bytes: data.length });
-      this.waitingBytes += data.length;
+      this.waiting.push({ input, bytes });
+      this.waitingBytes += bytes;
     } else this.handle(input);
     this.throttle();
   }
@@ -166,11 +169,11 @@ export class Session implements Caller {
     if (!this.reading) this.throttle();
   }
 
-  private decode(data: Buffer, binary: boolean): Input {
+  private decode(frame: string | Uint8Array): Input {
     const { maxPayload, limits } = this.hall.config;
-    if (!binary) return decodeFrame(data.toString(), { maxPayload });
-    const batch = decodeClientBatch(data, { maxPayload, batchEventsMax: limits.batchEventsMax });
-    return isFailure(batch) ? { failure: batch, corr: batchCorr(data) } : batch;
+    if (typeof frame === "string") return decodeFrame(frame, { maxPayload });
+    const batch = decodeClientBatch(frame, { maxPayload, batchEventsMax: limits.batchEventsMax });
+    return isFailure(batch) ? { failure: batch, corr: batchCorr(frame) } : batch;
   }
 
   private handle(input: Input): void {
@@ -207,6 +210,8 @@ export class Session implements Caller {
         return this.cursor(input);
       case "LATEST":
         return this.latest(input);
+      case "PING":
+        return this.ok<"PING">(input.corr);
       default: {
         const never: never = input;
         return never;
@@ -236,10 +241,10 @@ export class Session implements Caller {
     const full = pending >= limits.pendingPerConnectionMax || this.waitingBytes >= maxFrame || this.outlet.full;
     if (full && this.reading) {
       this.reading = false;
-      this.ws.pause();
+      this.peer.pause();
     } else if (!full && !this.reading && pending <= limits.pendingPerConnectionMax / 2) {
       this.reading = true;
-      this.ws.resume();
+      this.peer.resume();
     }
   }
 
@@ -268,7 +273,9 @@ export class Session implements Caller {
       const starts = await startsOf(system, route, set);
       if (isFailure(starts)) return starts;
       settling.flush();
-      return seekCursor(system, route, group, starts);
+      const moved = await seekCursor(system, route, group, starts);
+      // Which event lies below the new floor only reading can say.
+      return isFailure(moved) ? moved : readCursor(system, route, group);
     });
   }
 
@@ -336,9 +343,9 @@ export class Session implements Caller {
   /** Says why and ends. The peer has a while to answer; nothing of the session is left to wait for it. */
   close(code: number, reason: string, cause: "disconnect" | "shutdown" = "disconnect"): Promise<unknown> {
     const left = this.end(cause);
-    this.ws.close(code, reason);
+    this.peer.close(code, reason);
     // Not read, the answer to the close frame would never be seen.
-    if (!this.reading) this.ws.resume();
+    if (!this.reading) this.peer.resume();
     return left;
   }
 
@@ -354,11 +361,11 @@ export class Session implements Caller {
   ping(now: number): void {
     this.pingedAt = now;
     this.alive = false;
-    if (this.ws.readyState === this.ws.OPEN) this.ws.ping();
+    if (this.peer.readyState === this.peer.OPEN) this.peer.ping();
   }
 
   terminate(): void {
     void this.end();
-    this.ws.terminate();
+    this.peer.terminate();
   }
 }

@@ -196,6 +196,7 @@ export class Subscriber {
       batchSize: options.batchSize ?? batchSizeDefault,
       format: caller.batches ? "batch" : "json",
       handle,
+      who: caller.who,
       onEnded: (why) => this.ended(subscription, why),
     });
     const joined = await subscription.join(options.group, starts);

@@ -6,6 +6,7 @@ import type { Address, GroupOptions, Joined, Signal, Start } from "../actors/mes
 import { codes, type Failure, isFailure } from "../protocol/failure.ts";
 import type { SubscribeOptions } from "../protocol/frames.ts";
 import { positionText } from "../protocol/position.ts";
+import type { Rate } from "../protocol/rate.ts";
 import { type Clock, sleep, type Timer } from "../runtime/clock.ts";
 import type { System } from "../runtime/system.ts";
 import { type DeliveryRate, Seat } from "./delivery.ts";
@@ -36,6 +37,11 @@ export class Members {
   signal(signal: Signal): void {
     const found = this.seats.get(signal.member);
     if (found !== undefined) found.subscription.signal(found.seat, signal);
+  }
+
+  /** Those of one group of a topic. */
+  of(topicId: number, group: string): Subscription[] {
+    return [...this.subscriptions].filter((one) => one.group === group && one.route.record.id === topicId);
   }
 
   /** The tables of a shard are gone until it is up again. */
@@ -69,8 +75,26 @@ export interface SubscriptionOptions {
   readonly batchSize: number;
   readonly format: "json" | "batch";
   readonly handle: number;
+  /** In words, for the operator. */
+  readonly who: string;
   /** It is over, and not because the client wanted so. */
   readonly onEnded: (failure: Failure) => void;
+}
+
+/** What the front knows of a subscription, for the operator. */
+export interface SubscriptionFacts {
+  readonly who: string;
+  /** How many events it may hold at a time. */
+  readonly window: number;
+  /** For how long it has been paused, and for how long its socket has taken too little. */
+  readonly pausedMs?: number;
+  readonly stalledMs?: number;
+  readonly unsentBytes: number;
+  /** Of deliveries to its connection, and for how much longer nothing is left of it. */
+  readonly rate: Rate | "off";
+  readonly rateEmptyMs?: number;
+  /** By partition, its number at the lease table; undefined while it has no seat there. */
+  readonly members: readonly (number | undefined)[];
 }
 
 const backoffMsMin = 50;
@@ -88,9 +112,10 @@ export class Subscription {
   private status: "joining" | "live" | "over" = "joining";
   private effective: Partial<GroupOptions> = {};
   private readonly floors: number[];
-  private paused = false;
+  /** Since when. */
+  private pausedAt: number | undefined;
+  private stalledAt: number | undefined;
   private halted = false;
-  private stalled = false;
   private timer: Timer | undefined;
   private readonly refusedFlows = new Map<Seat, Promise<void>>();
 
@@ -153,7 +178,7 @@ export class Subscription {
 
   /** `pause`: the client wants nothing new. Resolves when nothing that was under way before can come any more. */
   async pause(paused: boolean): Promise<void> {
-    this.paused = paused;
+    this.pausedAt = paused ? (this.pausedAt ?? this.options.clock.mono()) : undefined;
     await Promise.all(this.seats.map((seat) => this.sureFlow(seat)));
   }
 
@@ -165,10 +190,25 @@ export class Subscription {
 
   /** Whether the socket takes what is sent. */
   stall(stalled: boolean): void {
-    if (this.stalled === stalled) return;
-    this.stalled = stalled;
+    if (stalled === (this.stalledAt !== undefined)) return;
+    this.stalledAt = stalled ? this.options.clock.mono() : undefined;
     this.tellFlow();
     if (!stalled) for (const seat of this.seats) seat.topUp();
+  }
+
+  facts(): SubscriptionFacts {
+    const { who, maxInflight, outlet, rate, clock } = this.options;
+    const now = clock.mono();
+    return {
+      who,
+      window: maxInflight,
+      ...(this.pausedAt === undefined ? {} : { pausedMs: now - this.pausedAt }),
+      ...(this.stalledAt === undefined ? {} : { stalledMs: now - this.stalledAt }),
+      unsentBytes: outlet.unsent,
+      rate: rate.rate,
+      ...(rate.emptyUntil === undefined ? {} : { rateEmptyMs: Math.max(0, rate.emptyUntil - now) }),
+      members: this.seats.map(({ status, member }) => (status === "joined" ? member : undefined)),
+    };
   }
 
   leave(cause: "unsubscribe" | "disconnect" | "shutdown"): Promise<unknown> {
@@ -295,11 +335,11 @@ export class Subscription {
     start: Start,
     rejoin: boolean,
   ): Promise<Joined | Failure> {
-    const { system, ackTimeoutMs, batchSize, format, handle } = this.options;
+    const { system, ackTimeoutMs, batchSize, format, handle, who } = this.options;
     const { member } = seat;
     seat.status = "joining";
-    const message = { type: "join", member, options, start, ackTimeoutMs, batchSize, format, handle, rejoin } as const;
-    const joined = await system.request(seat.address, message);
+    const own = { ackTimeoutMs, batchSize, format, handle, who };
+    const joined = await system.request(seat.address, { type: "join", member, options, start, ...own, rejoin });
     if (isFailure(joined) || seat.status !== "joining") return joined;
     seat.status = "joined";
     if (!rejoin) this.floors[seat.place.partition] = joined.floor;
@@ -310,7 +350,7 @@ export class Subscription {
     const single = this.seats.length === 1;
     this.slots.add(seat);
     if (single) seat.held = this.slots.max;
-    if (this.paused || this.halted || this.stalled) this.options.system.tell(seat.address, this.flow(seat));
+    if (!this.flows) this.options.system.tell(seat.address, this.flow(seat));
     seat.begin(seat.held, this.options.firstTokens);
   }
 
@@ -322,9 +362,13 @@ export class Subscription {
     if (this.status === "live" && this.seats.length > 1) this.slots.serve(this.options.clock.mono());
   }
 
+  private get flows(): boolean {
+    return this.pausedAt === undefined && this.stalledAt === undefined && !this.halted;
+  }
+
   private flow(seat: Seat) {
-    const open = !this.paused && !this.halted && !this.stalled;
-    return { type: "flow", member: seat.member, open, stalled: this.stalled, written: seat.written } as const;
+    const stalled = this.stalledAt !== undefined;
+    return { type: "flow", member: seat.member, open: this.flows, stalled, written: seat.written } as const;
   }
 
   /** Asks until the table has taken it. What is sent later says what is so by then, so all that were refused share one more try. */

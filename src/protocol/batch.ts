@@ -4,14 +4,14 @@
 //
 //   0x01 PUBLISH, client to server          0x02 SETTLE, client to server
 //   0   u8  op                              0   u8  op
-//   1   u8  flags  1: has a producer        1   u8  flags   0 ack, 1 nack, 2 extend
+//   1   u8  flags  1: producer, 2: chained  1   u8  flags   0 ack, 1 nack, 2 extend
 //   2   u16 handle of the topic             2   u16 handle of the subscription
 //   4   u32 corr                            4   u32 corr
 //   with a producer:                        8   u32 delay of a nack or extension in ms, 0xffffffff: none
 //   8   16 bytes producer                   12  u32 runCount
 //   24  u32 seq                             16  runs of 32 bytes:
-//   28  u32 zero                                0   u16 partition
-//   then the pack                               2   u16 zero
+//   28  u16 partition + 1, 0: any               0   u16 partition
+//   30  u16 zero, then the pack                 2   u16 zero
 //                                               4   u32 count
 //                                               8   f64 offset
 //                                               16  u32 epoch
@@ -35,7 +35,8 @@
 //       34  u16 zero, u32 zero              48  the pack
 //
 // A run of leases is consecutive offsets under consecutive tokens. A status is 0 stored, 1 duplicate, or 2 + the place of the
-// failure's code in the list of failure.ts, which therefore only grows at its end.
+// failure's code in the list of failure.ts, which therefore only grows at its end. The storedAt of a duplicate is its ts: of one
+// that brought an id the ts need not be the time of storing, and its id does not depend on it.
 
 import { frameBounds } from "./bounds.ts";
 import { type Code, codes, type Failure, failure } from "./failure.ts";
@@ -48,6 +49,8 @@ export const batchOps = { PUBLISH: 0x01, SETTLE: 0x02, PUBLISHED: 0x11, EVENTS: 
 
 const publishHeaderBytes = 8;
 const producerBytes = 24;
+/** In front of the pack of a batch that has a name. */
+export const namedHeaderBytes = publishHeaderBytes + producerBytes;
 const settleHeaderBytes = 16;
 const leaseRunBytes = 32;
 const publishedHeaderBytes = 8;
@@ -55,6 +58,7 @@ const publishedRunBytes = 40;
 export const eventsHeaderBytes = 48;
 
 const flagProducer = 1;
+const flagChained = 2;
 const flagNack = 1;
 const flagExtend = 2;
 const noDelay = 0xffffffff;
@@ -72,12 +76,22 @@ export interface BatchLimits {
   readonly batchEventsMax: number;
 }
 
+/** Who published a batch under which number, so that sent again it is stored once. */
+export interface BatchName {
+  /** 32 hex digits. */
+  readonly producer: string;
+  readonly seq: number;
+  /** All of it goes there, and the numbers of the producer only rise there. Without it the node decides. */
+  readonly partition?: number;
+  /** Only with a partition: stored only right behind the batch with the number before it. */
+  readonly chained?: true;
+}
+
 export interface PublishBatch {
   readonly op: "PUBLISH";
   readonly handle: number;
   readonly corr: number;
-  /** Who published it under which number, so that the batch sent again is stored once; `producer` in hex. */
-  readonly batch?: { readonly producer: string; readonly seq: number };
+  readonly batch?: BatchName;
   /** Lengths, bounds and extensions are checked; that each payload is JSON is not. */
   readonly pack: PackView;
 }
@@ -123,24 +137,41 @@ export function decodeClientBatch(bytes: Uint8Array, limits: BatchLimits): Clien
 function decodePublish(bytes: Uint8Array, limits: BatchLimits): PublishBatch | Failure {
   const view = viewOf(bytes);
   const flags = bytes[1];
-  if ((flags & ~flagProducer) !== 0) return failure("bad_frame", "PUBLISH has unknown flags");
+  if ((flags & ~(flagProducer | flagChained)) !== 0) return failure("bad_frame", "PUBLISH has unknown flags");
   const handle = view.getUint16(2, true);
   const corr = view.getUint32(4, true);
   let at = publishHeaderBytes;
-  let batch: { producer: string; seq: number } | undefined;
+  let batch: BatchName | undefined;
   if (flags & flagProducer) {
-    if (bytes.length < publishHeaderBytes + producerBytes)
-      return failure("bad_frame", "PUBLISH shorter than its header");
-    if (view.getUint32(28, true) !== 0) return failure("bad_frame", "PUBLISH has a byte that must be zero");
-    batch = { producer: toHex(bytes.subarray(8, 24)), seq: view.getUint32(24, true) };
-    at += producerBytes;
-  }
+    const name = decodeName(bytes, view);
+    if ("code" in name) return name;
+    batch = name;
+    at = namedHeaderBytes;
+  } else if (flags & flagChained) return failure("bad_frame", "PUBLISH is chained without a producer");
   const fault = packFault(bytes, at, { payloadBytesMax: limits.maxPayload, countMax: limits.batchEventsMax });
   if (fault !== undefined) return fault;
   const pack = new PackView(bytes, at);
   const refused = checkExtensions(pack);
   if (refused !== undefined) return refused;
-  return batch === undefined ? { op: "PUBLISH", handle, corr, pack } : { op: "PUBLISH", handle, corr, batch, pack };
+  if (batch === undefined) return { op: "PUBLISH", handle, corr, pack };
+  // By the name of the batch or by the ids of the events: one of the two must say what was stored before.
+  const named = pack.id(0) !== undefined;
+  for (let i = 1; pack.extended && i < pack.count; i++) {
+    if ((pack.id(i) !== undefined) !== named)
+      return failure("bad_frame", "a batch with a producer has an id in each event or in none");
+  }
+  return { op: "PUBLISH", handle, corr, batch, pack };
+}
+
+function decodeName(bytes: Uint8Array, view: DataView): BatchName | Failure {
+  if (bytes.length < namedHeaderBytes) return failure("bad_frame", "PUBLISH shorter than its header");
+  const name = { producer: toHex(bytes.subarray(8, 24)), seq: view.getUint32(24, true) };
+  const partition = view.getUint16(28, true) - 1;
+  const chained = (bytes[1] & flagChained) !== 0;
+  if (view.getUint16(30, true) !== 0) return failure("bad_frame", "PUBLISH has a byte that must be zero");
+  if (partition >= partitionsMax) return failure("bad_frame", `PUBLISH names partition ${partition}`);
+  if (partition >= 0) return chained ? { ...name, partition, chained } : { ...name, partition };
+  return chained ? failure("bad_frame", "PUBLISH is chained without a partition") : name;
 }
 
 function decodeSettle(bytes: Uint8Array, limits: BatchLimits): SettleBatch | Failure {
@@ -206,24 +237,28 @@ function settleMsFault(verb: "ack" | "nack" | "extend", ms: number): Failure | u
 export interface PublishHeader {
   readonly handle: number;
   readonly corr: number;
-  /** 32 hex digits. */
-  readonly batch?: { readonly producer: string; readonly seq: number };
+  readonly batch?: BatchName;
 }
 
 export function encodePublish(header: PublishHeader, pack: Uint8Array): Uint8Array {
-  const at = publishHeaderBytes + (header.batch === undefined ? 0 : producerBytes);
+  const at = header.batch === undefined ? publishHeaderBytes : namedHeaderBytes;
   const out = new Uint8Array(at + pack.length);
-  const view = viewOf(out);
-  out[0] = batchOps.PUBLISH;
-  view.setUint16(2, header.handle, true);
-  view.setUint32(4, header.corr, true);
-  if (header.batch !== undefined) {
-    out[1] = flagProducer;
-    for (let i = 0; i < 16; i++) out[8 + i] = Number.parseInt(header.batch.producer.slice(2 * i, 2 * i + 2), 16);
-    view.setUint32(24, header.batch.seq, true);
-  }
+  writePublishHeader(header, out);
   out.set(pack, at);
   return out;
+}
+
+/** Writes what stands in front of the pack; all of it, so that a frame can be sent again under another header. */
+export function writePublishHeader({ handle, corr, batch }: PublishHeader, target: Uint8Array): void {
+  const view = viewOf(target);
+  target[0] = batchOps.PUBLISH;
+  target[1] = batch === undefined ? 0 : flagProducer | (batch.chained ? flagChained : 0);
+  view.setUint16(2, handle, true);
+  view.setUint32(4, corr, true);
+  if (batch === undefined) return;
+  for (let i = 0; i < 16; i++) target[8 + i] = Number.parseInt(batch.producer.slice(2 * i, 2 * i + 2), 16);
+  view.setUint32(24, batch.seq, true);
+  view.setUint32(28, (batch.partition ?? -1) + 1, true);
 }
 
 export function encodeSettle(settle: Omit<SettleBatch, "op">): Uint8Array {
@@ -289,7 +324,7 @@ export function encodePublished(corr: number, runs: readonly PublishedSpan[]): U
     view.setUint16(at + 10, statusOf(run), true);
     view.setUint32(at + 12, Math.min(Math.ceil(run.failure?.retry_after_ms ?? 0), retryAfterMsMax), true);
     view.setFloat64(at + 16, run.offset, true);
-    view.setFloat64(at + 24, run.storedAt, true);
+    view.setFloat64(at + 24, run.duplicate?.ts ?? run.storedAt, true);
     view.setUint16(at + 32, run.salt, true);
     at += publishedRunBytes;
   }
@@ -344,6 +379,7 @@ export interface PublishedResult {
   readonly count: number;
   readonly partition: number;
   readonly offset: number;
+  /** Of a duplicate: its ts. */
   readonly storedAt: number;
   readonly salt: number;
   readonly status: "stored" | "duplicate" | Code;

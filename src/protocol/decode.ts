@@ -97,6 +97,8 @@ function decodeFields(frame: Fields, corr: Corr | undefined, limits: FrameLimits
     }
     case "LATEST":
       return decodeLatest(frame, corr);
+    case "PING":
+      return { op, corr };
     case undefined:
       return failure("bad_frame", "op is missing");
     default:

@@ -22,6 +22,7 @@ export const clientOps = [
   "RESUME",
   "CURSOR",
   "LATEST",
+  "PING",
 ] as const;
 
 export const serverOps = ["OK", "ERR", "EVENT"] as const;
@@ -41,7 +42,8 @@ export type ClientFrame =
   | NackFrame
   | ModackFrame
   | CursorFrame
-  | LatestFrame;
+  | LatestFrame
+  | PingFrame;
 
 interface Request {
   readonly corr: Corr | undefined;
@@ -118,6 +120,11 @@ export interface LatestFrame extends Request {
   readonly after: string | undefined;
 }
 
+/** Answered at once: whoever asks wants to know that somebody is there. */
+export interface PingFrame extends Request {
+  readonly op: "PING";
+}
+
 /** A place in a topic as a client names it. `afterId` is the offset after the event of that id. */
 export type Place =
   | { readonly kind: "latest" }
@@ -182,7 +189,7 @@ export interface OkFields {
     readonly durability: string;
     readonly duplicate?: true;
   };
-  OPEN: { readonly handle: number; readonly partitions: number };
+  OPEN: { readonly handle: number; readonly partitions: number; readonly durability: string };
   SUBSCRIBE: {
     /** Whether the group had a cursor. */
     readonly resumed: boolean;
@@ -209,4 +216,5 @@ export interface OkFields {
     }[];
   };
   LATEST: { readonly events: readonly EventRecord[]; readonly next?: string };
+  PING: object;
 }

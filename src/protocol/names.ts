@@ -50,6 +50,15 @@ export function deadLetterTopic(topic: string, group: string): string {
   return `${topic}.${deadLetterSegment}.${group}`;
 }
 
+/** The other way: whose dead letters the topic holds, or would hold. */
+export function deadLetterSource(name: string): { readonly topic: string; readonly group: string } | undefined {
+  const at = name.indexOf(`.${deadLetterSegment}.`);
+  if (at < 0) return undefined;
+  const topic = name.slice(0, at);
+  const group = name.slice(at + deadLetterSegment.length + 2);
+  return publishTopicFault(topic) === undefined && groupFault(group) === undefined ? { topic, group } : undefined;
+}
+
 /** Whether a well-formed topic is one that only the node writes: it starts with `$` or has the segment `dlq`. */
 export function isOurs(topic: string): boolean {
   if (topic.charCodeAt(0) === dollar) return true;

@@ -245,7 +245,7 @@ function readExtension(
   return out;
 }
 
-function encodeExtension(entry: Extension): Uint8Array | undefined {
+export function encodeExtension(entry: Extension): Uint8Array | undefined {
   if (entry.key === undefined && entry.id === undefined && entry.ts === undefined && entry.meta === undefined)
     return undefined;
   const key = entry.key === undefined ? undefined : encoder.encode(entry.key);

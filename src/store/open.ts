@@ -4,7 +4,7 @@ import { openLogStore } from "./log/log-store.ts";
 import { openMemoryStore } from "./memory.ts";
 import type { Store } from "./store.ts";
 
-export type StoreConfig = { kind: "memory" } | { kind: "log"; path: string; segmentBytes?: number };
+export type StoreConfig = { kind: "memory" } | { kind: "log"; path: string; segmentBytes?: number; lock?: string };
 
 export function openStore(config: StoreConfig): Store {
   switch (config.kind) {

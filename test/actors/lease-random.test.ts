@@ -4,7 +4,14 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { entryKeys } from "../../src/actors/entries.ts";
-import type { CursorState, LeaseRun, RunsSettled, SettleResult } from "../../src/actors/messages.ts";
+import type {
+  CursorState,
+  EventFacts,
+  GroupFacts,
+  LeaseRun,
+  RunsSettled,
+  SettleResult,
+} from "../../src/actors/messages.ts";
 import { failure, isFailure } from "../../src/protocol/failure.ts";
 import { PackView } from "../../src/protocol/pack.ts";
 import { Dice } from "../support/dice.ts";
@@ -20,6 +27,7 @@ class Life {
   /** Every delivery, since acks come late and twice. */
   readonly history: Got[] = [];
   private nextMember = 1;
+  private looked = 0;
   private sought = false;
 
   constructor(seed: number) {
@@ -104,7 +112,41 @@ class Life {
       else if (model.matches(event)) assert.not(settled, `${event.offset} is settled, not ${event.status}`);
     }
     assert.is(state.leased, model.events.filter(({ status }) => status === "leased").length);
+    this.checkFacts(state);
     this.checkProgress();
+  }
+
+  /** What the table says of itself adds up, and of one event after the other it says what the model does. */
+  private checkFacts(state: CursorState): void {
+    const { h, model } = this;
+    const { counts, lag, members } = h.ask<GroupFacts>({ type: "explain" });
+    const sum = Object.values(counts).reduce((total, count) => total + count, 0);
+    assert.equal([sum, lag, counts.leased], [state.lag, state.lag, state.leased]);
+    assert.ok(
+      Object.values(counts).every((count) => count >= 0),
+      JSON.stringify(counts),
+    );
+    assert.is(
+      members.reduce((total, { leases }) => total + leases, 0),
+      counts.leased,
+    );
+    const event = model.events[this.looked++ % Math.max(1, model.events.length)];
+    if (event === undefined) return;
+    const { state: said, attempts, holdings } = h.ask<EventFacts>({ type: "history", offset: event.offset });
+    const { status, lease } = event;
+    const live = holdings.filter(({ outcome }) => outcome === "leased").map(({ who, attempt }) => [who, attempt]);
+    if (status === "leased") {
+      assert.equal([said, attempts], ["leased", event.attempts + 1]);
+      assert.equal(live, [[`client ${lease?.member}`, event.attempts + 1]]);
+      return;
+    }
+    assert.equal(live, []);
+    const settled = ["acked", "dead_lettered", "filtered", "settled"].includes(said);
+    if (status === "settled" || status === "gone") assert.ok(settled, `${event.offset} is ${status}, not ${said}`);
+    else if (model.matches(event)) {
+      assert.not(settled, `${event.offset} is ${status}, not ${said}`);
+      assert.is(attempts, event.attempts);
+    }
   }
 
   /** What can be delivered has been, unless something is in the way. */

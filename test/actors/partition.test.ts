@@ -1,6 +1,6 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import type { CursorState, Page, Published, TopicRecord } from "../../src/actors/messages.ts";
+import type { CursorState, MessageOf, Page, PartitionInfo, Published, TopicRecord } from "../../src/actors/messages.ts";
 import { PartitionActor } from "../../src/actors/partition.ts";
 import type { Failure } from "../../src/protocol/failure.ts";
 import { makeId } from "../../src/protocol/ids.ts";
@@ -21,8 +21,24 @@ function restart(stage: Stage): void {
   stage.run((shelf, env) => PartitionActor.start(stream, shelf, env));
 }
 
-function publish(pack: Uint8Array, extra: { unparsed?: boolean; batch?: { producer: string; seq: number } } = {}) {
+function publish(
+  pack: Uint8Array,
+  extra: { unparsed?: boolean; batch?: NonNullable<MessageOf<"publish">["batch"]> } = {},
+) {
   return { type: "publish", pack, unparsed: false, ...extra } as const;
+}
+
+/** A batch of one event, kept in order. */
+function ordered(seq: number, order: "rising" | "chained", payload: unknown = seq, producer = "p") {
+  return publish(packOf({ payload }), { batch: { producer, seq, order } });
+}
+
+function codeOf(stage: Stage, ref: number): string | undefined {
+  return (stage.answers.get(ref) as Failure).code;
+}
+
+function entriesOf(stage: Stage, kind: string): string[] {
+  return [...stage.state.keys()].filter((key) => key.startsWith(`${kind}/`));
 }
 
 function payloads(stage: Stage): string[] {
@@ -52,7 +68,7 @@ test("G1: the answer to a publish leaves after the commit, not before", () => {
 test("opening is durable, idempotent and remembered over a restart", () => {
   const stage = opened();
   const commits = stage.commits;
-  stage.answer({ type: "open", record });
+  assert.is(stage.answer<PartitionInfo>({ type: "open", record }).durability, "fsync");
   assert.is(stage.commits, commits, "the same record needs no commit");
   restart(stage);
   assert.is(stage.answer<Published>(publish(packOf({ payload: 1 }))).runs[0].offset, 0);
@@ -130,6 +146,157 @@ test("a batch of a producer is stored once, over a restart too", () => {
   );
 });
 
+test("a chained batch is stored right behind the one before it, stored or on its way, and nowhere else", () => {
+  const stage = opened();
+  stage.answer(ordered(0, "rising"));
+  const under = [1, 2].map((seq) => stage.ask(ordered(seq, "chained")));
+  const gap = stage.ask(ordered(4, "chained"));
+  assert.is(codeOf(stage, gap), "publish_failed");
+  stage.commit();
+  for (const ref of under) assert.not((stage.answers.get(ref) as Published).runs[0].duplicate);
+  assert.is(stage.answer<Failure>(ordered(4, "chained")).code, "publish_failed", "nor later");
+  assert.is(stage.answer<Published>(ordered(4, "rising")).runs[0].offset, 3, "unchained it may leave a gap");
+  stage.answer(ordered(5, "chained"));
+  assert.equal(payloads(stage), ["0", "1", "2", "4", "5"]);
+});
+
+test("of a batch that was refused nothing is behind it, and all of it can come again in its order", () => {
+  const stage = opened();
+  const broken = publish(packOf({ raw: "{" }), { unparsed: true, batch: { producer: "p", seq: 0, order: "rising" } });
+  assert.is(stage.answer<Failure>(broken).code, "bad_json");
+  const behind = [1, 2].map((seq) => stage.ask(ordered(seq, "chained")));
+  assert.equal(
+    behind.map((ref) => codeOf(stage, ref)),
+    ["publish_failed", "publish_failed"],
+  );
+  stage.answer(ordered(1, "rising"));
+  stage.answer(ordered(2, "chained"));
+  assert.equal(payloads(stage), ["1", "2"]);
+});
+
+test("what was gathered and lost takes along what is chained to it", () => {
+  const stage = opened();
+  stage.answer(ordered(0, "rising"));
+  stage.ask(ordered(1, "chained"));
+  restart(stage);
+  assert.is(stage.answer<Failure>(ordered(2, "chained")).code, "publish_failed");
+  stage.answer(ordered(1, "rising"));
+  stage.answer(ordered(2, "chained"));
+  restart(stage);
+  stage.answer(ordered(3, "chained"));
+  assert.equal(payloads(stage), ["0", "1", "2", "3"]);
+});
+
+test("a batch in order that comes again is answered from the first, also while that is being stored, and over a restart", () => {
+  const stage = opened();
+  const first = stage.ask(ordered(0, "rising"));
+  const again = stage.ask(ordered(0, "rising"));
+  assert.not(stage.answers.has(again));
+  stage.commit();
+  const [run] = (stage.answers.get(first) as Published).runs;
+  const repeated = { ...run, duplicate: { ts: run.storedAt } };
+  assert.equal((stage.answers.get(again) as Published).runs, [repeated]);
+  stage.answer(ordered(1, "chained"));
+  restart(stage);
+  assert.equal(stage.answer<Published>(ordered(0, "rising")).runs, [repeated]);
+  assert.equal(payloads(stage), ["0", "1"]);
+});
+
+test("the numbers of a producer only rise: a batch that turns up late is not stored behind what came after it", () => {
+  const stage = opened();
+  stage.answer(ordered(0, "rising"));
+  stage.answer(ordered(5, "rising"));
+  assert.is(stage.answer<Failure>(ordered(4, "rising")).code, "publish_failed");
+  const under = stage.ask(ordered(7, "rising"));
+  assert.is(stage.answer<Failure>(ordered(6, "rising")).code, "publish_failed", "nor behind what is on its way");
+  stage.commit();
+  assert.ok(stage.answers.has(under));
+  restart(stage);
+  assert.is(stage.answer<Failure>(ordered(6, "rising")).code, "publish_failed", "nor after a restart");
+  stage.answer(ordered(0, "rising", "other", "q"));
+  assert.equal(payloads(stage), ["0", "5", "7", '"other"'], "another producer has numbers of its own");
+});
+
+test("of a producer the last eight batches are remembered in one entry, until it has been silent for the window", () => {
+  const stage = opened();
+  for (let seq = 0; seq < 20; seq++) stage.answer(ordered(seq, "rising"));
+  assert.equal([entriesOf(stage, "producer"), entriesOf(stage, "dedupe")], [[`producer/${stream}/p`], []]);
+  restart(stage);
+  for (let seq = 12; seq < 20; seq++) {
+    assert.equal(stage.answer<Published>(ordered(seq, "rising")).runs[0].duplicate, { ts: stage.wall });
+  }
+  assert.is(stage.answer<Failure>(ordered(11, "rising")).code, "publish_failed");
+  assert.is(payloads(stage).length, 20);
+  stage.wall += 119_999;
+  stage.wake();
+  stage.answer(ordered(19, "rising"));
+  assert.equal(entriesOf(stage, "producer"), [`producer/${stream}/p`]);
+  stage.wall += 1;
+  stage.wake();
+  stage.commit();
+  assert.equal(entriesOf(stage, "producer"), []);
+  stage.answer(ordered(3, "rising"));
+  assert.is(payloads(stage).length, 21, "forgotten");
+});
+
+test("a batch that lasts longer than the window to be stored is remembered all the same", () => {
+  const stage = opened();
+  stage.ask(ordered(0, "rising"));
+  stage.wall += 130_000;
+  stage.wake();
+  stage.commit();
+  assert.is(stage.answer<Published>(ordered(0, "rising")).runs[0].count, 1);
+  stage.answer(ordered(1, "chained"));
+  assert.equal(payloads(stage), ["0", "1"]);
+});
+
+test("events under ids in a batch are stored once by their ids, whoever brings them", () => {
+  const stage = opened();
+  const named = (producer: string, seq: number, order: "rising" | "chained", ids: string[]) =>
+    publish(packOf(...ids.map((id) => ({ payload: `${producer}${id}`, id }))), { batch: { producer, seq, order } });
+  stage.answer(named("p", 0, "rising", ["a", "b"]));
+  stage.wall += 10;
+  const { runs } = stage.answer<Published>(named("q", 0, "rising", ["b", "c"]));
+  assert.equal(
+    runs.map(({ offset, duplicate }) => [offset, duplicate]),
+    [
+      [1, { ts: stage.wall - 10 }],
+      [2, undefined],
+    ],
+  );
+  // A batch that has nothing new still is the one before the next.
+  stage.answer(named("q", 1, "chained", ["a", "b"]));
+  stage.answer(named("q", 2, "chained", ["d"]));
+  const again = stage.answer<Published>(named("q", 1, "rising", ["a", "b"]));
+  assert.equal(
+    again.runs.map(({ offset, duplicate }) => [offset, duplicate !== undefined]),
+    [
+      [0, true],
+      [1, true],
+    ],
+    "and is answered again from its ids",
+  );
+  assert.is(stage.answer<Failure>(named("q", 4, "chained", ["a"])).code, "publish_failed", "it keeps the order");
+  assert.is(stage.answer<Failure>(named("q", 1, "rising", ["new"])).code, "publish_failed");
+  stage.answer(named("q", 3, "chained", ["e"]));
+  restart(stage);
+  assert.is(stage.answer<Published>(named("q", 3, "chained", ["e"])).runs[0].offset, 4);
+  stage.answer(named("q", 4, "chained", ["f"]));
+  assert.equal(payloads(stage), ['"pa"', '"pb"', '"qc"', '"qd"', '"qe"', '"qf"']);
+});
+
+test("a batch under ids without an order goes by its ids alone", () => {
+  const stage = opened();
+  const batch = (seq: number) => ({ batch: { producer: "p", seq } });
+  stage.answer(publish(packOf({ payload: 1, id: "a" }), batch(0)));
+  const { runs } = stage.answer<Published>(publish(packOf({ payload: 2, id: "b" }, { payload: 3, id: "a" }), batch(0)));
+  assert.equal(
+    runs.map(({ offset }) => offset),
+    [1, 0],
+  );
+  assert.equal(payloads(stage), ["1", "2"]);
+});
+
 test("the names to remember are bounded, and the answer says how long to wait", () => {
   const stage = opened();
   const ids = (from: number) => packOf(...Array.from({ length: 500 }, (_, i) => ({ payload: i, id: `${from + i}` })));
@@ -139,6 +306,7 @@ test("the names to remember are bounded, and the answer says how long to wait", 
   const refused = stage.answer<Failure>(publish(ids(1000)));
   assert.equal([refused.code, refused.retry_after_ms], ["overloaded", 100_000]);
   assert.is(stage.answer<Published>(publish(packOf({ payload: 1 }))).runs[0].offset, 1000, "without an id all goes on");
+  assert.is(stage.answer<Failure>(ordered(0, "rising")).code, "overloaded", "nor is there room for another producer");
 });
 
 for (const raw of ["7,8", "{", "", "\ufeff1", "1\n", '"\u0001"', "NaN", "1 2", `${"[".repeat(65)}${"]".repeat(65)}`]) {
@@ -250,6 +418,7 @@ test("retention moves the start when the time has come, and a partition without 
 test("dropping removes every entry and the events, and the partition is unknown from then on", () => {
   const stage = opened();
   stage.answer(publish(packOf({ payload: 0, id: "x" })));
+  stage.answer(ordered(0, "rising"));
   stage.state.set(`group/${stream}/g`, new TextEncoder().encode("{}"));
   stage.answer<CursorState | null>({ type: "drop" });
   assert.equal([...stage.state.keys()], [`group/${stream}/g`], "the group removes its own");
@@ -259,6 +428,15 @@ test("dropping removes every entry and the events, and the partition is unknown 
   assert.is(stage.answer<Failure>({ type: "open", record }).code, "unknown_topic");
   stage.wake();
   assert.equal(stage.stopped, [true]);
+});
+
+test("what is on its way when a partition is dropped leaves no name behind", () => {
+  const stage = opened();
+  stage.answer(ordered(0, "rising"));
+  stage.ask(ordered(1, "chained"));
+  stage.ask(publish(packOf({ payload: 1, id: "y" })));
+  stage.answer({ type: "drop" });
+  assert.equal([...stage.state.keys()], []);
 });
 
 test.run();

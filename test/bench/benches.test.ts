@@ -4,7 +4,7 @@ import { spawnSync } from "node:child_process";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 
-for (const bench of ["publish", "subscribe"]) {
+for (const bench of ["publish", "client-publish", "subscribe"]) {
   for (const store of ["log", "memory"]) {
     test(`bench/${bench} runs small on the ${store} store and prints what it measured`, () => {
       const env = { ...process.env, N: "2000", TOPIC: "small.bench", STORE: store, WORKERS: "1" };

@@ -146,7 +146,7 @@ test("a topic has one budget until its rate is changed, and says which setting r
   const budgets = new Budgets({ system, clock, config });
   const route = (settings: object): Route => {
     const record = { ...system.make("t"), id: 1, settings };
-    return { topic: "t", record, partitions: [] };
+    return { topic: "t", record, partitions: [], durability: "memory" };
   };
   const plain = budgets.topic(route({}));
   assert.is(budgets.topic(route({})), plain);

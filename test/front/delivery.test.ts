@@ -73,7 +73,8 @@ test("SUBSCRIBE joins with its options and is answered before anything is grante
       maxAttempts: 2,
     });
     const join = await system.nth("join", 0);
-    const { member, ...rest } = join.message;
+    const { member, who, ...rest } = join.message;
+    assert.match(who, /^connection \d+ from 127\.0\.0\.1:\d+$/);
     assert.equal(rest, {
       type: "join",
       options: { maxAttempts: 2 },

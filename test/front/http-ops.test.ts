@@ -60,8 +60,9 @@ test("cursors of all groups come in pages", () =>
   withHttp({}, async (http) => {
     http.system.make("t", 2);
     http.system.group("t", 0, "b", { floor: 5, ranges: [[7, 9]], lag: 3, lastId: "x", lastTs: 10, leased: 1 });
-    http.system.group("t", 1, "b", { floor: 1, lag: 4, lastId: "y", lastTs: 12, members: 2 });
+    http.system.group("t", 1, "b", { floor: 1, lag: 4, lastId: "y", lastTs: 12, members: 2, leased: 2 });
     http.system.group("t", 1, "a", { floor: 2, lag: 0 });
+    http.system.leaseAges.set("t/0/b", 250).set("t/1/b", 900.4).set("t/1/a", 7000);
     const { body } = await http.json("GET", "/cursors?topic=t");
     assert.equal(body, {
       topic: "t",
@@ -78,9 +79,10 @@ test("cursors of all groups come in pages", () =>
           lastTs: 12,
           lag: 7,
           members: 2,
+          oldestLeaseMs: 900,
           partitions: [
             { partition: 0, floor: 5, ranges: [[7, 9]], start: 0, end: 0, lag: 3, leased: 1, waiting: 0 },
-            { partition: 1, floor: 1, ranges: [], start: 0, end: 0, lag: 4, leased: 0, waiting: 0 },
+            { partition: 1, floor: 1, ranges: [], start: 0, end: 0, lag: 4, leased: 2, waiting: 0 },
           ],
         },
       ],

@@ -45,12 +45,17 @@ test("one who may not make the topic does not answer for one who may", async () 
   );
 });
 
-test("names of the node's own are never made, and AUTO_CREATE off makes none", async () => {
-  const { system, code } = setUp();
-  assert.equal([await code("$sys"), await code("a.dlq.g")], ["unknown_topic", "unknown_topic"]);
-  system.make("a.dlq.g");
-  assert.is(await code("a.dlq.g"), "found");
-  assert.is(await setUp({ autoCreate: false }).code("t"), "unknown_topic");
+test("of the node's own names only dead letters are made, through their source, and AUTO_CREATE off makes none", async () => {
+  const { system, router, code } = setUp();
+  assert.equal([await code("$sys"), await code("dlq.g"), await code("a.dlq")], Array(3).fill("unknown_topic"));
+  assert.equal(await router.resolve("a.dlq.g", { create: false }).then((route) => isFailure(route)), true);
+  system.on("deadLetter", ({ topicId, group }) => system.make(`topic-${topicId}.dlq.${group}`));
+  const made = await router.resolve("a.dlq.g.h", { create: true });
+  const source = await router.resolve("a", { create: false });
+  if (isFailure(made) || isFailure(source)) throw new Error("not found");
+  assert.is(made.topic, `topic-${source.record.id}.dlq.g.h`);
+  const off = setUp({ autoCreate: false });
+  assert.equal([await off.code("t"), await off.code("a.dlq.g")], ["unknown_topic", "unknown_topic"]);
 });
 
 test("a partition that cannot be opened is the answer, and nothing is remembered", async () => {
@@ -58,7 +63,7 @@ test("a partition that cannot be opened is the answer, and nothing is remembered
   system.on("open", (_, to) =>
     to.cell === "partition/65"
       ? failure("unavailable", "down")
-      : { start: 0, end: 0, bytes: 0, lastStoredAt: 0, groups: [] },
+      : { start: 0, end: 0, bytes: 0, lastStoredAt: 0, groups: [], durability: "memory" },
   );
   assert.equal([await code("t"), router.peek("t")], ["unavailable", undefined]);
 });

@@ -8,6 +8,7 @@ import { rightsFromScopes } from "../../src/front/auth.ts";
 import { encodePublish, encodeSettle } from "../../src/protocol/batch.ts";
 import { failure } from "../../src/protocol/failure.ts";
 import { makeId } from "../../src/protocol/ids.ts";
+import { jumpHash } from "../../src/protocol/jump-hash.ts";
 import { encodePack, PackView } from "../../src/protocol/pack.ts";
 import { BatchClient } from "../support/batch-client.ts";
 import { within } from "../support/deadline.ts";
@@ -281,12 +282,18 @@ test("a topic that may not be made is unknown_topic", () =>
     { autoCreate: false },
   ));
 
-test("dead-letter topics are never made by a client, but one that exists can be read", () =>
+test("dead letters can be waited for before there are any, and cannot be published", () =>
   staged(async ({ url, system }) => {
     const client = await PlainClient.open(url);
-    assert.is((await client.request({ op: "SUBSCRIBE", topic: "t.dlq.g", group: "h" })).code, "unknown_topic");
-    system.make("t.dlq.g");
+    assert.is((await client.request({ op: "PUBLISH", topic: "t.dlq.g", payload: 1 })).code, "bad_topic");
+    assert.equal(system.all("deadLetter"), []);
+    const { id } = system.make("t");
     await client.subscribe("t.dlq.g", "h");
+    assert.equal(
+      system.all("deadLetter").map(({ message }) => message),
+      [{ type: "deadLetter", topicId: id, group: "g" }],
+    );
+    assert.is((await client.request({ op: "SUBSCRIBE", topic: "$sys", group: "h" })).code, "unknown_topic");
     await client.close();
   }));
 
@@ -653,6 +660,63 @@ test("a batch is split by key over the partitions, keeps its name, and is answer
     },
     { partitions: 3 },
   ));
+
+test("a batch that names its partition goes there whole or is refused, and its order goes with it", () =>
+  staged(
+    async ({ url, system }) => {
+      const client = await BatchClient.open(url);
+      assert.equal(await client.request({ op: "OPEN", topic: "t" }), {
+        op: "OK",
+        corr: 2,
+        handle: 1,
+        partitions: 3,
+        durability: "memory",
+      });
+      const partition = jumpHash("k0", 3);
+      const name = { producer: "0123456789abcdef0123456789abcdef", seq: 4 };
+      const entries = [{ key: "k0" }, {}, { id: "k0" }].map((entry, n) => ({ ...entry, payload: bytes(`${n}`) }));
+      await client.publish(1, encodePack(entries.slice(0, 2)), { ...name, partition });
+      await client.publish(1, encodePack(entries.slice(2)), { ...name, seq: 5, partition, chained: true });
+      assert.equal(
+        system.all("publish").map(({ to, message }) => [to.cell, new PackView(message.pack).count, message.batch]),
+        [
+          [`partition/${64 + partition}`, 2, { ...name, order: "rising" }],
+          [`partition/${64 + partition}`, 1, { ...name, seq: 5, order: "chained" }],
+        ],
+      );
+      const other = (partition + 1) % 3;
+      const refusals = [
+        client.publish(1, encodePack(entries.slice(0, 2)), { ...name, partition: other }),
+        client.publish(1, encodePack(entries.slice(2)), { ...name, partition: other, chained: true }),
+        client.publish(1, encodePack(entries.slice(1, 2)), { ...name, partition: 3 }),
+      ];
+      for (const refusal of refusals) {
+        const error = await refusal.then(
+          () => undefined,
+          (refused: Error) => refused,
+        );
+        assert.match(String(error), /unknown_topic.*3 partitions/);
+      }
+      assert.is(system.all("publish").length, 2);
+      await client.publish(1, encodePack(entries.slice(1, 2)), { ...name, partition: other });
+      client.close();
+    },
+    { partitions: 3 },
+  ));
+
+test("PING is answered at once, behind AUTH", () =>
+  staged(async ({ url, system }) => {
+    const client = await raw(url);
+    client.send({ op: "PING", corr: 1 });
+    assert.is((await client.next()).code, "unauthorized");
+    client.send({ op: "AUTH" });
+    await client.next();
+    system.hold("publish");
+    client.send({ op: "PUBLISH", topic: "t", payload: 1, corr: 2 });
+    client.send({ op: "PING", corr: 3 });
+    assert.equal(await client.next(), { op: "OK", corr: 3 });
+    client.socket.close();
+  }));
 
 test("a batch does not overtake the single events before it", () =>
   staged(async ({ url, system }) => {

@@ -1,6 +1,7 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import {
+  type BatchName,
   batchCorr,
   type ClientBatch,
   decodeClientBatch,
@@ -11,6 +12,7 @@ import {
   eventsFrameBytes,
   type SettleBatch,
   writeEventsFrame,
+  writePublishHeader,
 } from "../../src/protocol/batch.ts";
 import { type Code, codes, failure, isFailure } from "../../src/protocol/failure.ts";
 import { offsetMax } from "../../src/protocol/ids.ts";
@@ -20,7 +22,7 @@ import { bytesOf, bytesOfHex, hexOf, textOf } from "./bytes.ts";
 const limits = { maxPayload: 100, batchEventsMax: 50 };
 const batch = { producer: "000102030405060708090a0b0c0d0e0f", seq: 0xfffffffe };
 const pack = encodePack([
-  { payload: bytesOf("1") },
+  { payload: bytesOf("1"), id: "h" },
   { payload: bytesOf('"é"'), key: "k", id: "i", ts: 7, meta: '{"sid":"s"}' },
 ]);
 const settle: Omit<SettleBatch, "op"> = {
@@ -56,17 +58,29 @@ function encoded(frame: ClientBatch): Uint8Array {
 test("PUBLISH in hex", () => {
   const one = encodePack([{ payload: bytesOf("1") }]);
   const packHex = "01000000 00000000 01000000 00000000 01000000 31";
-  const bare = bytesOfHex(`01 00 0201 06050403 ${packHex}`);
-  const named = bytesOfHex(`01 01 0201 06050403 000102030405060708090a0b0c0d0e0f feffffff 00000000 ${packHex}`);
-  assert.is(hexOf(encodePublish({ handle: 0x0102, corr: 0x03040506 }, one)), hexOf(bare));
-  assert.is(hexOf(encodePublish({ handle: 0x0102, corr: 0x03040506, batch }, one)), hexOf(named));
-  for (const bytes of [bare, named]) {
-    const frame = decoded(bytes);
+  const name = "000102030405060708090a0b0c0d0e0f feffffff";
+  const cases: [BatchName | undefined, string][] = [
+    [undefined, `01 00 0201 06050403 ${packHex}`],
+    [batch, `01 01 0201 06050403 ${name} 0000 0000 ${packHex}`],
+    [{ ...batch, partition: 0 }, `01 01 0201 06050403 ${name} 0100 0000 ${packHex}`],
+    [{ ...batch, partition: 63, chained: true }, `01 03 0201 06050403 ${name} 4000 0000 ${packHex}`],
+  ];
+  for (const [given, hex] of cases) {
+    const header = { handle: 0x0102, corr: 0x03040506, ...(given === undefined ? {} : { batch: given }) };
+    assert.is(hexOf(encodePublish(header, one)), hexOf(bytesOfHex(hex)));
+    const frame = decoded(bytesOfHex(hex));
     if (frame.op !== "PUBLISH") throw new Error(frame.op);
     assert.equal([frame.handle, frame.corr, frame.pack.count], [0x0102, 0x03040506, 1]);
     assert.is(textOf(frame.pack.payload(0)), "1");
-    assert.equal(frame.batch, bytes === named ? batch : undefined);
+    assert.equal(frame.batch, given);
   }
+});
+
+test("a header written over another leaves nothing of it", () => {
+  const frame = encodePublish({ handle: 7, corr: 8, batch: { ...batch, partition: 63, chained: true } }, pack);
+  const fresh = { handle: 1, corr: 2, batch: { producer: "ff".repeat(16), seq: 0, partition: 1 } };
+  writePublishHeader(fresh, frame);
+  assert.is(hexOf(frame), hexOf(encodePublish(fresh, pack)));
 });
 
 test("SETTLE in hex", () => {
@@ -95,7 +109,7 @@ test("PUBLISHED in hex", () => {
   const bytes = bytesOfHex(`
     11 00 0300 44332211
     00000000 02000000 0100 0000 00000000 0000000000001c40 0000000000408f40 0300 0000 00000000
-    02000000 01000000 0000 0100 00000000 0000000000001040 0000000000407f40 ff3f 0000 00000000
+    02000000 01000000 0000 0100 00000000 0000000000001040 000000000000f03f ff3f 0000 00000000
     03000000 01000000 0200 0b00 02000000 0000000000000000 0000000000000000 0000 0000 00000000`);
   assert.is(hexOf(encodePublished(0x11223344, runs)), hexOf(bytes));
   assert.equal(decodeServerBatch(bytes), {
@@ -108,7 +122,7 @@ test("PUBLISHED in hex", () => {
         count: 1,
         partition: 0,
         offset: 4,
-        storedAt: 500,
+        storedAt: 1,
         salt: 0x3fff,
         status: "duplicate",
         retryAfterMs: 0,
@@ -175,6 +189,7 @@ test("EVENTS in hex, from the middle of a pack into the middle of a buffer", () 
 const clientFrames = [
   encodePublish({ handle: 1, corr: 2 }, pack),
   encodePublish({ handle: 1, corr: 2, batch }, pack),
+  encodePublish({ handle: 1, corr: 2, batch: { ...batch, partition: 5, chained: true } }, pack),
   encodeSettle(settle),
   encodeSettle({ handle: 1, corr: 2, verb: "ack", runs: settle.runs }),
   encodeSettle({ handle: 1, corr: 2, verb: "extend", ms: 5000, runs: settle.runs }),
@@ -236,8 +251,22 @@ test("each rule of the binary frames is held", () => {
     return refused(bytes);
   };
   assert.match(refused(bytesOfHex("03 00 0000 00000000")).msg, /unknown binary op 3/);
-  assert.match(publish((view) => view.setUint8(1, 2)).msg, /flags/);
-  assert.match(publish((view) => view.setUint32(28, 1, true)).msg, /zero/);
+  assert.match(publish((view) => view.setUint8(1, 4)).msg, /flags/);
+  assert.match(publish((view) => view.setUint8(1, 2)).msg, /chained without a producer/);
+  assert.match(publish((view) => view.setUint8(1, 3)).msg, /chained without a partition/);
+  assert.match(publish((view) => view.setUint16(28, 65, true)).msg, /partition 64/);
+  assert.match(publish((view) => view.setUint16(30, 1, true)).msg, /zero/);
+  for (const ids of [
+    [undefined, "i"],
+    ["i", undefined],
+    ["i", "j", undefined],
+  ]) {
+    const mixed = encodePack(
+      ids.map((id) => ({ payload: bytesOf("1"), ...(id === undefined ? { key: "k" } : { id }) })),
+    );
+    assert.match(refused(encodePublish({ handle: 1, corr: 1, batch }, mixed)).msg, /an id in each event or in none/);
+    decoded(encodePublish({ handle: 1, corr: 1 }, mixed));
+  }
   assert.is(
     refused(encodePublish({ handle: 1, corr: 1 }, encodePack([{ payload: new Uint8Array(101) }]))).code,
     "too_large",

@@ -62,6 +62,10 @@ test("each op is read with all of its fields", () => {
       { op: "OPEN", corr: 7, topic: "t" },
     ],
     [
+      { op: "PING", corr: 7 },
+      { op: "PING", corr: 7 },
+    ],
+    [
       { op: "SUBSCRIBE", corr, ...group },
       { op: "SUBSCRIBE", corr, ...group, options: { from: { kind: "latest" }, group: {} } },
     ],

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { suite } from "uvu";
 import * as assert from "uvu/assert";
+import { realClock } from "../../src/runtime/clock.ts";
 import { openFolder } from "../../src/store/log/folder.ts";
 import { openLogStore } from "../../src/store/log/log-store.ts";
 import type { ShardLog } from "../../src/store/log/shard-log.ts";
@@ -19,7 +20,7 @@ const segmentBytes = 1024;
 async function make(path: string): Promise<void> {
   rmSync(path, { recursive: true, force: true });
   mkdirSync(path, { recursive: true });
-  const folder = await openFolder({ path, workers: 2 });
+  const folder = await openFolder({ path, workers: 2, clock: realClock() });
   const store = openLogStore({ path, segmentBytes });
   const shard = (await store.openShard(0)) as ShardLog;
   for (let i = 0; i < 12; i++) {
@@ -59,7 +60,7 @@ async function make(path: string): Promise<void> {
 }
 
 async function expectContent(path: string): Promise<void> {
-  const folder = await openFolder({ path, workers: 1 });
+  const folder = await openFolder({ path, workers: 1, clock: realClock() });
   assert.is(folder.shards, 2);
   const store = openLogStore({ path, segmentBytes });
   const shard = await store.openShard(0);

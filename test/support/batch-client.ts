@@ -2,6 +2,7 @@
 
 import { WebSocket } from "ws";
 import {
+  type BatchName,
   decodeServerBatch,
   type EventsBatch,
   encodePublish,
@@ -69,7 +70,7 @@ export class BatchClient {
     return (await this.request({ op: "SUBSCRIBE", topic, group, opts })).handle as number;
   }
 
-  publish(handle: number, pack: Uint8Array, batch?: { producer: string; seq: number }): Promise<PublishedBatch> {
+  publish(handle: number, pack: Uint8Array, batch?: BatchName): Promise<PublishedBatch> {
     const corr = this.corr++;
     return new Promise((resolve, reject) => {
       this.published.set(corr, resolve);

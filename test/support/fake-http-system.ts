@@ -5,6 +5,7 @@ import type {
   Address,
   Answer,
   CursorState,
+  GroupFacts,
   Lent,
   Message,
   MessageOf,
@@ -99,6 +100,9 @@ export class FakeHttpSystem implements System {
     const stream = this.stream(topic, partition);
     stream.groups.set(name, { ...noCursor, exists: true, end: stream.events.length, ...state });
   }
+
+  /** How old the oldest lease of a group is on a partition. */
+  readonly leaseAges = new Map<string, number>();
 
   countAsked(type: MessageType): number {
     return this.asked.filter((message) => message.type === type).length;
@@ -202,6 +206,7 @@ export class FakeHttpSystem implements System {
           bytes: events.reduce((sum, { line }) => sum + line.length, 0),
           lastStoredAt: this.now,
           groups: [...stream.groups.keys()],
+          durability: "memory",
         };
       case "publish":
         return this.publish(stream, new PackView(message.pack));
@@ -269,6 +274,10 @@ export class FakeHttpSystem implements System {
     switch (message.type) {
       case "cursor":
         return stream.groups.get(group) ?? { ...noCursor, end: stream.events.length };
+      case "explain":
+        return {
+          oldestLease: { heldMs: this.leaseAges.get(`${stream.topic}/${stream.partition}/${group}`) },
+        } as GroupFacts;
       case "dropGroup":
         stream.groups.delete(group);
         return null;

@@ -150,6 +150,10 @@ export class FakeSystem implements System {
           ? this.make(message.topic)
           : failure("unknown_topic", `there is no topic ${message.topic}`);
       }
+      case "deadLetter": {
+        const source = [...this.topics.values()].find(({ id }) => id === message.topicId);
+        return this.make(`${source?.name}.dlq.${message.group}`);
+      }
       case "configure":
         return { record: this.make(message.topic), created: true };
       case "deleteTopic": {
@@ -160,7 +164,7 @@ export class FakeSystem implements System {
         return { records: [...this.topics.values()] };
       case "open":
       case "describe":
-        return { start: 0, end: 0, bytes: 0, lastStoredAt: 0, groups: [] };
+        return { start: 0, end: 0, bytes: 0, lastStoredAt: 0, groups: [], durability: "memory" };
       case "publish": {
         const { count } = new PackView(message.pack);
         const offset = this.ends.get(to.cell) ?? 0;

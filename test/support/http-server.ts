@@ -15,6 +15,7 @@ import { Budgets } from "../../src/front/budget.ts";
 import { createHttp, type HttpOptions } from "../../src/front/http.ts";
 import { Publishing } from "../../src/front/publishing.ts";
 import { Router } from "../../src/front/router.ts";
+import { Members } from "../../src/front/subscription.ts";
 import { type Clock, realClock } from "../../src/runtime/clock.ts";
 import type { LogFields } from "../../src/runtime/log.ts";
 import { FakeHttpSystem } from "./fake-http-system.ts";
@@ -97,6 +98,7 @@ async function startHttp(options: TestHttpOptions = {}): Promise<TestHttp> {
     guarded: config.token !== undefined || options.auth !== undefined,
     budgets: new Budgets({ system, clock, config }),
     publishing: new Publishing({ system, router, clock }),
+    members: new Members(),
     clock,
     log: { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") },
     closing: () => false,

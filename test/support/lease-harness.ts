@@ -324,6 +324,7 @@ export class LeaseHarness {
       batchSize: 100,
       format: "json",
       handle: member + 100,
+      who: `client ${member}`,
       rejoin: false,
       ...rest,
     };

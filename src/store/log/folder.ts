@@ -9,7 +9,7 @@ import { mkdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { StoreError } from "../store.ts";
 import { codeOf, type Files, nodeFiles } from "./files.ts";
-import { lockFolder } from "./lock.ts";
+import { type LockOptions, lockFolder } from "./lock.ts";
 
 export const formatVersion = 1;
 /** More cannot be meant: a shard per worker. */
@@ -18,7 +18,15 @@ const shardsMax = 1024;
 export interface Folder {
   /** As many as the largest number of workers the folder has seen. */
   readonly shards: number;
+  /** The file that says it is ours; see fence.ts. */
+  readonly lock: string;
   close(): Promise<void>;
+}
+
+export interface FolderOptions extends LockOptions {
+  readonly path: string;
+  readonly workers: number;
+  readonly files?: Files;
 }
 
 interface Format {
@@ -26,26 +34,25 @@ interface Format {
   readonly shards: number;
 }
 
-export async function openFolder(options: { path: string; workers: number; files?: Files }): Promise<Folder> {
+export async function openFolder(options: FolderOptions): Promise<Folder> {
   const path = resolve(options.path);
   const files = options.files ?? nodeFiles();
   if (!Number.isInteger(options.workers) || options.workers < 1 || options.workers > shardsMax) {
     throw new StoreError("refused", "EINVAL", `${options.workers} workers, allowed are 1 to ${shardsMax}`);
   }
   makeFolder(path);
-  const lock = lockFolder(path);
+  const lock = await lockFolder(path, options);
   try {
     const format = await readFormat(path, files);
     const shards = Math.max(format?.shards ?? 0, options.workers);
     if (shards !== format?.shards) await writeFormat(path, files, { version: formatVersion, shards });
     return {
       shards,
-      async close() {
-        lock.release();
-      },
+      lock: lock.path,
+      close: () => lock.release(),
     };
   } catch (error) {
-    lock.release();
+    await lock.release();
     throw error;
   }
 }

@@ -6,6 +6,15 @@
 // same dead owner, both try to make the same next number and one succeeds. A process that slept since it looked may still
 // succeed with a low number whose file was removed meanwhile; then there is a higher one, and it looks once more after taking.
 //
+// Whether an owner is gone can be asked of the kernel that runs it, by the number and the start time of the process, as long as both
+// see the same numbers: the same boot, the same pid namespace. Of an owner elsewhere (another machine, another container) nobody
+// here can tell. So an owner counts up in its lock file every few seconds, in place, and whoever cannot judge it otherwise watches
+// the counter and takes the folder over when it stands still. The host name alone says little: a container that is made anew has
+// another one, and two containers may have the same.
+//
+// An owner that was stopped (SIGSTOP, a frozen container, a main thread that was kept busy) for so long may wake up after its folder
+// was taken over. It finds out with its next beat, and what it does to the files until then is stopped by fence.ts.
+//
 // A node that was killed on a full disk must be able to start again, so taking the lock may not need a new block. The folder keeps
 // a file of one block, mostly the last lock that was done with; where nothing else can be written, that one is written over.
 
@@ -15,11 +24,13 @@ import {
   openSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   renameSync,
   unlinkSync,
   writeFileSync,
   writeSync,
 } from "node:fs";
+import { open } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { StoreError } from "../store.ts";
@@ -29,35 +40,67 @@ const attemptsMax = 100;
 const spareName = "spare-lock";
 /** All owners take the same number of bytes, so that one can be written over another. */
 const ownerBytes = 512;
+const beatMs = 5000;
+/** Of the same width at every beat, so that a reader who meets a write half done still reads an owner. */
+const beatDigits = 12;
+/** Three beats. Looks are counted and not milliseconds: one who was stopped himself must look once more. */
+const looksMax = 15;
+const lookMs = (3 * beatMs) / looksMax;
+/** The number that Linux gives the pid namespace of a machine that is no container. */
+const machineNamespace = "pid:[4026531836]";
 
-interface Owner {
+/** What tells whether two processes see each other's numbers; "" where the system does not say. */
+export interface Place {
+  readonly host: string;
+  readonly boot: string;
+  readonly namespace: string;
+}
+
+interface Owner extends Place {
   readonly pid: number;
   /** Tells a process from a later one with the same number; "" where /proc does not say. */
   readonly started: string;
-  readonly boot: string;
-  readonly host: string;
   readonly released: boolean;
+  /** Undefined in the lock of a version that did not count. */
+  readonly beat: number | undefined;
+}
+
+export interface LockClock {
+  after(ms: number, run: () => void, options?: { background?: boolean }): { cancel(): void };
+}
+
+export interface LockOptions {
+  readonly clock: LockClock;
+  /** Hears that a start has to wait and why, and of a counter that cannot be written. */
+  readonly report?: (message: string) => void;
+  /** Hears once that another process has taken the folder over. */
+  readonly lost?: (error: StoreError) => void;
+  /** In place of where this process runs, for tests. */
+  readonly place?: Place;
 }
 
 export interface FolderLock {
-  release(): void;
+  /** The folder is ours as long as this file is there. */
+  readonly path: string;
+  release(): Promise<void>;
 }
 
 /** Takes the folder for this process, or throws a StoreError that names the process that has it. */
-export function lockFolder(folder: string): FolderLock {
-  const self: Owner = {
-    pid: process.pid,
-    started: startOf(process.pid),
-    boot: bootId(),
-    host: hostname(),
-    released: false,
-  };
-  const draft = join(folder, `lock.${process.pid}.tmp`);
+export async function lockFolder(folder: string, options: LockOptions): Promise<FolderLock> {
+  const place = options.place ?? placeHere();
+  const self: Owner = { pid: process.pid, started: startOf(process.pid), ...place, released: false, beat: 0 };
+  const draft = join(folder, draftName(self));
   for (let attempt = 0; attempt < attemptsMax; attempt++) {
     const highest = highestLock(folder);
     if (highest > 0) {
       const owner = readOwner(lockPath(folder, highest));
-      if (owner !== undefined && holds(owner)) throw held(folder, owner, lockPath(folder, highest));
+      const verdict = owner === undefined ? "gone" : judge(owner, self);
+      if (verdict === "there") throw held(folder, owner!, self, lockPath(folder, highest));
+      if (verdict === "unknown") {
+        const seen = await watch(folder, highest, owner!, self, options);
+        if (seen === "moves") throw held(folder, owner!, self, lockPath(folder, highest));
+        if (seen === "changed") continue;
+      }
     }
     const mine = highest + 1;
     if (!appear(folder, draft, lockPath(folder, mine), self)) continue;
@@ -67,12 +110,113 @@ export function lockFolder(folder: string): FolderLock {
     }
     for (const number of lockNumbers(folder)) if (number < mine) setAside(folder, lockPath(folder, number));
     keepSpare(folder, self);
-    return {
-      // In its place: a full disk allows it, and what is half written is nobody's lock either.
-      release: () => writeOver(lockPath(folder, mine), ownerText({ ...self, released: true })),
-    };
+    return new BeatingLock(folder, mine, self, options);
   }
   throw new StoreError("refused", "ELOCKED", `${folder}: other processes keep taking the lock`);
+}
+
+class BeatingLock implements FolderLock {
+  readonly path: string;
+  private readonly folder: string;
+  private readonly number: number;
+  private readonly options: LockOptions;
+  private owner: Owner;
+  private status: "held" | "lost" | "released" = "held";
+  private timer: { cancel(): void } | undefined;
+  private beating: Promise<void> | undefined;
+  private failing = false;
+
+  constructor(folder: string, number: number, owner: Owner, options: LockOptions) {
+    this.folder = folder;
+    this.number = number;
+    this.owner = owner;
+    this.options = options;
+    this.path = lockPath(folder, number);
+    this.plan();
+  }
+
+  async release(): Promise<void> {
+    this.timer?.cancel();
+    if (this.status !== "held") return;
+    this.status = "released";
+    // A beat that is under way would write over the release.
+    await this.beating;
+    // In its place: a full disk allows it, and what is half written is nobody's lock either.
+    if (this.isOurs()) writeOver(this.path, ownerText({ ...this.owner, released: true }));
+  }
+
+  private plan(): void {
+    const run = () => {
+      this.beating = this.beat();
+    };
+    this.timer = this.options.clock.after(beatMs, run, { background: true });
+  }
+
+  private async beat(): Promise<void> {
+    try {
+      if (!this.isOurs()) this.status = "lost";
+      else {
+        this.owner = { ...this.owner, beat: (this.owner.beat ?? 0) + 1 };
+        await writeBeat(this.path, ownerText(this.owner));
+      }
+      this.failing = false;
+    } catch (error) {
+      // Also where it was taken over between the look and the write: the next beat finds that.
+      if (!this.failing)
+        this.options.report?.(`${this.path} cannot be kept up, so others may take the folder: ${error}`);
+      this.failing = true;
+    }
+    if (this.status === "held") this.plan();
+    if (this.status === "lost") this.options.lost?.(this.loss());
+  }
+
+  private isOurs(): boolean {
+    if (highestLock(this.folder) !== this.number) return false;
+    const owner = readOwner(this.path);
+    return owner !== undefined && isSame(owner, this.owner);
+  }
+
+  private loss(): StoreError {
+    const owner = readOwner(lockPath(this.folder, highestLock(this.folder)));
+    const taker = owner === undefined ? "somebody" : `process ${owner.pid} on host ${owner.host}`;
+    const what = `${this.folder} was taken over by ${taker} while this process stood still`;
+    return new StoreError("broken", "ELOST", what);
+  }
+}
+
+/** In the thread pool: a disk that is slow must not stop the front. */
+async function writeBeat(path: string, text: string): Promise<void> {
+  const file = await open(path, "r+");
+  try {
+    await file.write(text, 0);
+  } finally {
+    await file.close();
+  }
+}
+
+/** Looks at the counter of an owner that cannot be judged otherwise. */
+async function watch(
+  folder: string,
+  number: number,
+  owner: Owner,
+  self: Owner,
+  options: LockOptions,
+): Promise<"moves" | "still" | "changed"> {
+  // An older version does not count while it runs.
+  if (owner.beat === undefined) return "moves";
+  const seconds = Math.round((looksMax * lookMs) / 1000);
+  options.report?.(
+    `${folder} was last used by process ${owner.pid} ${whereabouts(owner, self)}, which cannot be asked from here: ` +
+      `waiting up to ${seconds} s to see whether it still runs`,
+  );
+  for (let look = 0; look < looksMax; look++) {
+    await new Promise<void>((resolve) => void options.clock.after(lookMs, resolve));
+    if (highestLock(folder) !== number) return "changed";
+    const now = readOwner(lockPath(folder, number));
+    if (now === undefined || now.released || !isSame(now, owner)) return "changed";
+    if (now.beat !== owner.beat) return "moves";
+  }
+  return "still";
 }
 
 function appear(folder: string, draft: string, path: string, owner: Owner): boolean {
@@ -89,6 +233,8 @@ function appear(folder: string, draft: string, path: string, owner: Owner): bool
 }
 
 function writeDraft(folder: string, draft: string, text: string): void {
+  // One that was left may be a second name of a lock.
+  removeIfThere(draft);
   try {
     writeFileSync(draft, text);
   } catch (error) {
@@ -129,19 +275,49 @@ function keepSpare(folder: string, owner: Owner): void {
 }
 
 function ownerText(owner: Owner): string {
-  return JSON.stringify(owner).padEnd(ownerBytes);
+  return JSON.stringify({ ...owner, beat: String(owner.beat).padStart(beatDigits, "0") }).padEnd(ownerBytes);
 }
 
-function held(folder: string, owner: Owner, path: string): StoreError {
-  const elsewhere = owner.host === hostname() ? "" : ` on host ${owner.host}; if that one is gone, remove ${path}`;
+function held(folder: string, owner: Owner, self: Owner, path: string): StoreError {
+  const near = seesEachOther(owner, self);
+  const hint = owner.beat === undefined ? `; if that one is gone, remove ${path}` : "";
+  const elsewhere = near ? "" : ` ${whereabouts(owner, self)}${hint}`;
   return new StoreError("refused", "ELOCKED", `${folder} is in use by process ${owner.pid}${elsewhere}`);
 }
 
-/** Whether the owner may still be running. Of another host nobody here can tell. */
-function holds(owner: Owner): boolean {
-  if (owner.released) return false;
-  if (owner.host !== hostname()) return true;
-  if (owner.boot !== bootId()) return false;
+function whereabouts(owner: Owner, self: Owner): string {
+  return owner.host === self.host ? `in another container named ${owner.host}` : `on host ${owner.host}`;
+}
+
+function judge(owner: Owner, self: Owner): "gone" | "there" | "unknown" {
+  if (owner.released) return "gone";
+  if (seesEachOther(owner, self)) return isAlive(owner) ? "there" : "gone";
+  // The name of a machine stays over a reboot. The name of a container is what somebody called it.
+  const machines = [owner, self].every(({ namespace }) => namespace === "" || namespace === machineNamespace);
+  const rebooted = machines && owner.host === self.host && owner.boot !== self.boot;
+  return rebooted ? "gone" : "unknown";
+}
+
+/** Whether the number of one process means something to the other. */
+function seesEachOther(owner: Owner, self: Owner): boolean {
+  if (owner.boot !== self.boot) return false;
+  // A kernel never gives two living namespaces the same number, nor two boots the same id. Where it gives none, the name has to do.
+  const known = owner.boot !== "" && owner.namespace !== "" && self.namespace !== "";
+  return known ? owner.namespace === self.namespace : owner.host === self.host;
+}
+
+function isSame(a: Owner, b: Owner): boolean {
+  return (
+    a.pid === b.pid &&
+    a.started === b.started &&
+    a.host === b.host &&
+    a.boot === b.boot &&
+    a.namespace === b.namespace &&
+    !a.released
+  );
+}
+
+function isAlive(owner: Owner): boolean {
   if (!isRunning(owner.pid)) return false;
   const started = startOf(owner.pid);
   return started === "" || owner.started === "" || started === owner.started;
@@ -163,22 +339,40 @@ function startOf(pid: number): string {
   return stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19] ?? "";
 }
 
-function bootId(): string {
-  return readIfThere("/proc/sys/kernel/random/boot_id")?.trim() ?? "";
+function placeHere(): Place {
+  return {
+    host: hostname(),
+    boot: readIfThere("/proc/sys/kernel/random/boot_id")?.trim() ?? "",
+    namespace: namespaceHere(),
+  };
+}
+
+function namespaceHere(): string {
+  try {
+    return readlinkSync("/proc/self/ns/pid");
+  } catch (error) {
+    if (["ENOENT", "EACCES", "EINVAL"].includes(codeOf(error))) return "";
+    throw error;
+  }
 }
 
 function readOwner(path: string): Owner | undefined {
   const text = readIfThere(path);
   if (text === undefined) return undefined;
   try {
-    const owner = JSON.parse(text) as Partial<Owner>;
+    const owner = JSON.parse(text) as Partial<Omit<Owner, "beat">> & { beat?: string };
     if (typeof owner.pid !== "number") return undefined;
-    const { pid, started = "", boot = "", host = "", released = false } = owner;
-    return { pid, started, boot, host, released };
+    const { pid, started = "", boot = "", host = "", namespace = "", released = false, beat } = owner;
+    return { pid, started, boot, host, namespace, released, beat: beat === undefined ? undefined : Number(beat) };
   } catch {
     // Links appear whole, so this is what a power cut left of one.
     return undefined;
   }
+}
+
+/** Nobody else's: in containers everybody is process 1. */
+function draftName({ pid, namespace, host }: Owner): string {
+  return `lock.${pid}-${namespace}-${host}.tmp`.replace(/[^\w.-]/g, "");
 }
 
 function lockPath(folder: string, number: number): string {

@@ -3,6 +3,7 @@
 import { join } from "node:path";
 import type { ShardStore, Store } from "../store.ts";
 import type { OpenTable } from "./derived.ts";
+import { fencedFiles } from "./fence.ts";
 import { type Files, nodeFiles } from "./files.ts";
 import { openLmdbTable } from "./lmdb-table.ts";
 import { openShardLog } from "./shard-log.ts";
@@ -13,6 +14,8 @@ export interface LogStoreOptions {
   readonly path: string;
   readonly segmentBytes?: number;
   readonly files?: Files;
+  /** The file without which the folder is somebody else's by now; no such check without it. */
+  readonly lock?: string;
   /** Opens the table of the derived index in a folder; lmdb without it. */
   readonly openTable?: (folder: string) => ReturnType<OpenTable>;
   /** Hears what went wrong in the background. */
@@ -25,7 +28,8 @@ export function shardFolder(path: string, shard: number): string {
 
 export function openLogStore(options: LogStoreOptions): Store {
   const open = new Set<ShardStore>();
-  const files = options.files ?? nodeFiles();
+  const plain = options.files ?? nodeFiles();
+  const files = options.lock === undefined ? plain : fencedFiles(plain, options.lock);
   const openTable = options.openTable ?? openLmdbTable;
   return {
     kind: "log",

@@ -1,0 +1,490 @@
+// What `import "narthex/client"` gives, in Node and in a browser: a bus over one connection that is made again whenever it is lost.
+// Publishing is in publisher.ts, consuming in subscriber.ts; here is the connection's life and what is asked of a node once.
+
+import type {
+  AckResult,
+  AnyTopics,
+  Cursor,
+  CursorTarget,
+  EventBus,
+  EventRecord,
+  Handler,
+  Outgoing,
+  PayloadOf,
+  Published,
+  PublishOptions,
+  Readable,
+  SubscribeOptions,
+  Subscription,
+  Topic,
+} from "../bus/event-bus.ts";
+import { frameBounds } from "../protocol/bounds.ts";
+import { type ClientClock, clientClock, type Timer } from "./clock.ts";
+import { Connection, type Ok } from "./connection.ts";
+import { dial as dialSocket } from "./dial-node.ts";
+import { ClosedError, ConnectionError, NarthexError, RefusedError, TimeoutError } from "./errors.ts";
+import { Publisher } from "./publisher.ts";
+import { Subscriber } from "./subscriber.ts";
+import type { Dial } from "./wire.ts";
+
+export type * from "../bus/event-bus.ts";
+export * from "./errors.ts";
+
+export type ClientStatus = "connecting" | "open" | "reconnecting" | "closed";
+
+export interface ClientOptions {
+  /** Asked for at every connection where it is a function, so that it can be a fresh one. */
+  readonly token?: string | (() => string | Promise<string>) | undefined;
+  /** How long the first connection may take; default 10 s. */
+  readonly connectTimeoutMs?: number;
+  /** How long a question may take, reconnecting included; default 15 s. */
+  readonly requestTimeoutMs?: number;
+  /** How long to try to publish an event, reconnecting included; default 60 s, at most 100 s. */
+  readonly publishTimeoutMs?: number;
+  /** How long `close` waits for handlers and for what is not confirmed; default 10 s. */
+  readonly closeTimeoutMs?: number;
+  /** Default true: a lost connection is made again, with growing pauses. */
+  readonly reconnect?: boolean;
+  readonly reconnectMinMs?: number;
+  readonly reconnectMaxMs?: number;
+  /** Events that may wait to be confirmed, and their bytes; past it `publish` rejects with `client_full`. */
+  readonly maxPending?: number;
+  readonly maxPendingBytes?: number;
+  readonly onStatus?: (status: ClientStatus, reason: string) => void;
+  /** What goes wrong where no promise can say it, and no subscription has an `onError` of its own. */
+  readonly onError?: (error: Error) => void;
+  /** @internal */
+  readonly dial?: Dial;
+  /** @internal */
+  readonly clock?: ClientClock;
+}
+
+const defaults = {
+  connectTimeoutMs: 10_000,
+  requestTimeoutMs: 15_000,
+  publishTimeoutMs: 60_000,
+  closeTimeoutMs: 10_000,
+  reconnectMinMs: 50,
+  reconnectMaxMs: 5000,
+  maxPending: 100_000,
+  maxPendingBytes: 64 * 1024 * 1024,
+};
+/** The node remembers for 120 s what was published under which name; nothing is sent again past this. */
+const publishTimeoutMsMax = 100_000;
+const silentMs = 20_000;
+const answerMs = 30_000;
+const openMsMax = 10_000;
+
+const optionNames = new Set([...Object.keys(defaults), "token", "reconnect", "onStatus", "onError", "dial", "clock"]);
+
+/** A client that is connected, or a rejection that says why not. */
+export async function connect<Topics extends object = AnyTopics>(
+  url: string,
+  options: ClientOptions = {},
+): Promise<EventClient<Topics>> {
+  const client = new EventClient<Topics>(url, options);
+  await client.ready();
+  return client;
+}
+
+interface Waiter {
+  readonly resolve: (connection: Connection) => void;
+  readonly reject: (error: NarthexError) => void;
+}
+
+export class EventClient<Topics extends object = AnyTopics> implements EventBus<Topics> {
+  private readonly url: string;
+  private readonly options: ClientOptions & typeof defaults;
+  private readonly clock: ClientClock;
+  private readonly publisher: Publisher;
+  private readonly subscriber: Subscriber;
+  private readonly waiters = new Set<Waiter>();
+  private connection: Connection | undefined;
+  private state: ClientStatus = "connecting";
+  private firstUntil: number;
+  private failures = 0;
+  private retry: Timer | undefined;
+  private fault: NarthexError | undefined;
+  private closing: Promise<void> | undefined;
+
+  /** Connects by itself; calls wait for the connection. */
+  constructor(url: string, tokenOrOptions?: string | ClientOptions) {
+    const given = typeof tokenOrOptions === "string" ? { token: tokenOrOptions } : (tokenOrOptions ?? {});
+    this.options = { ...defaults, ...checked(given) };
+    this.url = this.options.dial === undefined ? socketUrl(url) : url;
+    this.clock = this.options.clock ?? clientClock();
+    const { clock } = this;
+    const { requestTimeoutMs, publishTimeoutMs, maxPending, maxPendingBytes, connectTimeoutMs } = this.options;
+    this.publisher = new Publisher({
+      clock,
+      publishTimeoutMs: Math.min(publishTimeoutMs, publishTimeoutMsMax),
+      pendingEventsMax: maxPending,
+      pendingBytesMax: maxPendingBytes,
+    });
+    this.subscriber = new Subscriber({ clock, requestTimeoutMs, onError: (error) => this.options.onError?.(error) });
+    this.firstUntil = clock.mono() + connectTimeoutMs;
+    void this.open();
+  }
+
+  get status(): ClientStatus {
+    return this.state;
+  }
+
+  /** Bytes of one payload that the node takes, while there is a connection. */
+  get maxPayload(): number | undefined {
+    return this.connection?.maxPayload;
+  }
+
+  /** Resolves once there is a connection; rejects if the first one cannot be had, or after the client was closed. */
+  async ready(): Promise<void> {
+    await this.live(Number.POSITIVE_INFINITY);
+  }
+
+  // -------------------------------------------------------------------------------------------------------------- the bus
+
+  publish<Name extends Topic<Topics>>(
+    topic: Name,
+    payload: Topics[Name],
+    options?: PublishOptions,
+  ): Promise<Published<Topics[Name]>> {
+    if (this.closing !== undefined) return Promise.reject(closed());
+    return this.publisher.publish(topic, payload, options) as Promise<Published<Topics[Name]>>;
+  }
+
+  async publishMany<Name extends Topic<Topics>>(
+    topic: Name,
+    events: Iterable<Outgoing<Topics[Name]>> | AsyncIterable<Outgoing<Topics[Name]>>,
+  ): Promise<Published<Topics[Name]>[]> {
+    const results: Promise<Published<Topics[Name]>>[] = [];
+    let refused: Error | undefined;
+    for await (const { payload, options } of events) {
+      await this.publisher.room();
+      if (refused !== undefined) break;
+      const result = this.publish(topic, payload, options);
+      result.catch((error: Error) => {
+        refused ??= error;
+      });
+      results.push(result);
+    }
+    return Promise.all(results);
+  }
+
+  subscribe<Name extends Readable<Topics>>(
+    topic: Name | readonly Name[],
+    group: string,
+    handler: Handler<PayloadOf<Topics, Name>>,
+    options?: SubscribeOptions<PayloadOf<Topics, Name>>,
+  ): Promise<Subscription<PayloadOf<Topics, Name>>>;
+  subscribe<Name extends Readable<Topics>>(
+    topic: Name | readonly Name[],
+    group: string,
+    options?: SubscribeOptions<PayloadOf<Topics, Name>>,
+  ): Promise<Subscription<PayloadOf<Topics, Name>>>;
+  subscribe(
+    topic: string | readonly string[],
+    group: string,
+    handlerOrOptions?: Handler<never> | SubscribeOptions<never>,
+    maybeOptions?: SubscribeOptions<never>,
+  ): Promise<Subscription<never>> {
+    const handler = typeof handlerOrOptions === "function" ? (handlerOrOptions as Handler) : undefined;
+    const options = ((handler === undefined ? handlerOrOptions : maybeOptions) ?? {}) as SubscribeOptions;
+    const topics = [...new Set([...(typeof topic === "string" ? [topic] : topic), ...(options.topics ?? [])])];
+    if (this.closing !== undefined) return Promise.reject(closed());
+    return this.subscriber.subscribe(topics, group, handler, options) as Promise<Subscription<never>>;
+  }
+
+  ack(topic: string, group: string, id: string): Promise<AckResult> {
+    return this.subscriber.settle("ack", topic, group, id);
+  }
+
+  nack(topic: string, group: string, id: string, reason?: string, delayMs?: number): Promise<AckResult> {
+    return this.subscriber.settle("nack", topic, group, id, {
+      ...(reason === undefined ? {} : { reason }),
+      ...(delayMs === undefined ? {} : { ms: delayMs }),
+    });
+  }
+
+  modAck(topic: string, group: string, id: string, extendMs: number): Promise<AckResult> {
+    return this.subscriber.settle("extend", topic, group, id, { ms: extendMs });
+  }
+
+  pause(topic: string, group: string): Promise<void> {
+    return this.subscriber.steer("PAUSE", topic, group);
+  }
+
+  resume(topic: string, group: string): Promise<void> {
+    return this.subscriber.steer("RESUME", topic, group);
+  }
+
+  async getCursor(topic: string, group: string): Promise<Cursor | null> {
+    const cursor = await this.request({ op: "CURSOR", topic, group }).catch((error: NarthexError) => {
+      if (error.code === "unknown_topic") return undefined;
+      throw error;
+    });
+    return cursor?.exists ? cursorOf(topic, group, cursor) : null;
+  }
+
+  async setCursor(topic: string, group: string, to: CursorTarget): Promise<Cursor> {
+    return cursorOf(topic, group, await this.request({ op: "CURSOR", topic, group, set: targetOf(to) }));
+  }
+
+  async latestByKey<Name extends Readable<Topics>>(
+    topic: Name,
+    keys?: readonly string[],
+  ): Promise<Record<string, EventRecord<PayloadOf<Topics, Name>>>> {
+    // A key may be `__proto__`: nothing is inherited here.
+    const found: Record<string, EventRecord<PayloadOf<Topics, Name>>> = Object.create(null);
+    // At least once, also for no keys: the node has to say whether it has the topic.
+    for (let from = 0; from === 0 || (keys !== undefined && from < keys.length); from += frameBounds.latestKeysMax) {
+      let after: unknown;
+      do {
+        const page = await this.request({
+          op: "LATEST",
+          topic,
+          ...(keys === undefined ? {} : { keys: keys.slice(from, from + frameBounds.latestKeysMax) }),
+          ...(after === undefined ? {} : { after }),
+        });
+        for (const event of page.events as EventRecord<PayloadOf<Topics, Name>>[]) found[event.key as string] = event;
+        after = page.next;
+      } while (after !== undefined);
+    }
+    return found;
+  }
+
+  /** Resolves when everything published so far is stored or was refused. */
+  flush(): Promise<void> {
+    return this.publisher.idle();
+  }
+
+  /** Shows the node a fresh token on the connection that is there; what it no longer allows ends. */
+  async reauthenticate(): Promise<void> {
+    const connection = await this.live(this.clock.mono() + this.options.requestTimeoutMs);
+    const token = await this.token();
+    await new Promise<void>((resolve, reject) => {
+      connection.authenticate(token, (error) => (error === undefined ? resolve() : reject(error)));
+    });
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- the end
+
+  /** Waits for handlers, acks and publishes under way (at most `closeTimeoutMs`), then ends. What is left rejects with `closed`. */
+  close(): Promise<void> {
+    this.closing ??= this.drain();
+    return this.closing;
+  }
+
+  /** Ends at once: everything that is pending rejects with `closed`. */
+  destroy(): void {
+    this.end(closed());
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  private async drain(): Promise<void> {
+    if (this.state === "closed") return;
+    let timer: Timer | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = this.clock.after(this.options.closeTimeoutMs, resolve);
+    });
+    // Without a connection there is nobody to wait for.
+    if (this.connection !== undefined || this.state === "reconnecting") {
+      await Promise.race([Promise.all([this.subscriber.close(), this.publisher.idle()]), late]);
+    }
+    timer?.cancel();
+    this.destroy();
+  }
+
+  private end(error: NarthexError): void {
+    if (this.state === "closed") return;
+    this.fault = error;
+    this.retry?.cancel();
+    const { connection } = this;
+    this.connection = undefined;
+    this.become("closed", error.message);
+    for (const waiter of [...this.waiters]) waiter.reject(error);
+    this.waiters.clear();
+    this.publisher.fail(error);
+    this.subscriber.fail(error);
+    connection?.close();
+  }
+
+  // -------------------------------------------------------------------------------------------------------- the connection
+
+  private async open(): Promise<void> {
+    const { clock, url } = this;
+    try {
+      const token = await this.token();
+      if (this.state === "closed") return;
+      const connection = await Connection.open({
+        dial: this.options.dial ?? dialSocket,
+        url,
+        token,
+        clock,
+        openMs: Math.min(openMsMax, this.options.connectTimeoutMs),
+        silentMs,
+        answerMs,
+        onLost: (lost, reason) => this.lost(lost, reason),
+        onEnded: (topic, group, why) => this.subscriber.ended(topic, group, why),
+      });
+      this.opened(connection);
+    } catch (error) {
+      this.failed(error as Error);
+    }
+  }
+
+  private opened(connection: Connection): void {
+    if (this.state === "closed") {
+      connection.close();
+      return;
+    }
+    this.connection = connection;
+    this.failures = 0;
+    this.become("open", "connected");
+    this.publisher.connected(connection);
+    this.subscriber.connected(connection);
+    for (const waiter of [...this.waiters]) waiter.resolve(connection);
+    this.waiters.clear();
+  }
+
+  private failed(error: Error): void {
+    if (this.state === "closed") return;
+    const fault = error instanceof NarthexError ? error : new ConnectionError("connect_failed", error.message);
+    // A token that a function gives may be good the next time; one that was given as text stays what it is.
+    const hopeless = fault instanceof RefusedError && !fault.retryable && typeof this.options.token !== "function";
+    const first = this.state === "connecting";
+    if (hopeless || (first && (this.clock.mono() >= this.firstUntil || this.options.reconnect === false))) {
+      this.end(fault);
+      return;
+    }
+    this.again();
+  }
+
+  private lost(connection: Connection, reason: string): void {
+    if (this.connection !== connection) return;
+    this.connection = undefined;
+    this.publisher.lost();
+    this.subscriber.lost();
+    if (this.options.reconnect === false) {
+      this.end(new ConnectionError("connection_lost", `the connection to ${this.url} was lost: ${reason}`));
+      return;
+    }
+    this.become("reconnecting", reason);
+    this.again();
+  }
+
+  /** Anything from half to the whole of a pause that doubles: a thousand clients of a node do not come back as one. */
+  private again(): void {
+    const { clock, options } = this;
+    const pause = Math.min(options.reconnectMaxMs, options.reconnectMinMs * 2 ** Math.min(this.failures++, 16));
+    const first = this.state === "connecting" ? Math.max(1, this.firstUntil - clock.mono()) : pause;
+    this.retry = clock.after(Math.min(first, pause * (0.5 + clock.random() / 2)), () => void this.open());
+  }
+
+  private become(state: ClientStatus, reason: string): void {
+    this.state = state;
+    const { onStatus } = this.options;
+    // On a turn of its own: what it throws is its caller's, and nothing here is half done.
+    if (onStatus !== undefined) this.clock.soon(() => onStatus(state, reason));
+  }
+
+  private async token(): Promise<string | undefined> {
+    const { token } = this.options;
+    return typeof token === "function" ? token() : token;
+  }
+
+  /** The connection, or the next one. */
+  private live(until: number): Promise<Connection> {
+    if (this.connection !== undefined) return Promise.resolve(this.connection);
+    if (this.fault !== undefined) return Promise.reject(this.fault);
+    return new Promise((resolve, reject) => {
+      let timer: Timer | undefined;
+      const waiter: Waiter = {
+        resolve: (connection) => {
+          timer?.cancel();
+          resolve(connection);
+        },
+        reject: (error) => {
+          timer?.cancel();
+          reject(error);
+        },
+      };
+      this.waiters.add(waiter);
+      if (until === Number.POSITIVE_INFINITY) return;
+      timer = this.clock.after(until - this.clock.mono(), () => {
+        this.waiters.delete(waiter);
+        reject(new TimeoutError("timeout", `no connection to ${this.url}`));
+      });
+    });
+  }
+
+  /** A question that may be asked again: over lost connections and refusals that pass, until its time is over. */
+  private async request(frame: { readonly op: string; readonly [field: string]: unknown }): Promise<Ok> {
+    const { clock, options } = this;
+    const until = clock.mono() + options.requestTimeoutMs;
+    for (let attempt = 0; ; attempt++) {
+      const connection = await this.live(until);
+      try {
+        return await connection.request(frame);
+      } catch (error) {
+        const fault = error as NarthexError;
+        const pause = fault.retryAfterMs ?? Math.min(1000, 20 * 2 ** attempt);
+        if (!fault.retryable || this.fault !== undefined) throw this.fault ?? fault;
+        if (clock.mono() + pause >= until) throw fault;
+        await new Promise<void>((resolve) => void clock.after(pause, resolve));
+      }
+    }
+  }
+}
+
+function closed(): ClosedError {
+  return new ClosedError("closed", "the client was closed");
+}
+
+function checked(options: ClientOptions): ClientOptions {
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  for (const [name, value] of given) {
+    if (!optionNames.has(name)) throw new RefusedError("bad_option", `${name} is no option of a client`);
+    if (name in defaults && !((value as number) > 0)) {
+      throw new RefusedError("bad_option", `${name} must be a number above 0`);
+    }
+  }
+  return Object.fromEntries(given);
+}
+
+/** http and https are taken for what they mean. */
+function socketUrl(text: string): string {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  const protocol = url?.protocol.replace(/^http/, "ws");
+  if (url === undefined || (protocol !== "ws:" && protocol !== "wss:")) {
+    throw new RefusedError(
+      "bad_option",
+      `${JSON.stringify(text)} is no address of a node, such as ws://127.0.0.1:8090`,
+    );
+  }
+  if (url.username !== "" || url.password !== "") {
+    throw new RefusedError("bad_option", "a token does not belong into the address: give it as an option");
+  }
+  url.protocol = protocol;
+  return url.href;
+}
+
+function cursorOf(topic: string, group: string, ok: Ok): Cursor {
+  const { lastId, lastTs, lag, partitions } = ok as unknown as Cursor;
+  return {
+    topic,
+    group,
+    ...(lastId === undefined ? {} : { lastId }),
+    ...(lastTs === undefined ? {} : { lastTs }),
+    lag,
+    partitions,
+  };
+}
+
+/** A cursor that was read can be given back as it is. */
+function targetOf(to: CursorTarget): unknown {
+  if (typeof to === "string" || "offsets" in to) return to;
+  const { lastId, lastTs } = to;
+  return { ...(lastId === undefined ? {} : { lastId }), ...(lastTs === undefined ? {} : { lastTs }) };
+}
