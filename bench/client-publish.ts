@@ -12,7 +12,7 @@ const set = settings();
 await withNode(set, async (node) => {
   const clock = clientClock();
   const publisher = new Publisher({ clock, publishTimeoutMs: 60_000, pendingEventsMax: 1e6, pendingBytesMax: 1e9 });
-  const connection = await Connection.open({
+  const connection = await new Connection({
     dial,
     url: node.wsUrl,
     token: undefined,
@@ -22,7 +22,7 @@ await withNode(set, async (node) => {
     answerMs: 30_000,
     onLost: () => undefined,
     onEnded: () => undefined,
-  });
+  }).opened;
   publisher.connected(connection);
   // About so many bytes as JSON.
   const pad = "x".repeat(Math.max(0, set.payloadBytes - 40));

@@ -73,7 +73,8 @@ const defaultLimits: Limits = {
   groupsPerTopicMax: 1000,
   unsettledMax: 10_000,
   dedupeMs: 120_000,
-  dedupeEntriesMax: 1_000_000,
+  // Room for an import of a million events, and the names that its batches have besides.
+  dedupeEntriesMax: 1_048_576,
   pruneEveryMs: 10_000,
   workerInflightMax: 20_000,
   workerInflightBytesMax: 64 * mebibyte,
@@ -132,7 +133,7 @@ const settings: Settings = {
   },
   token: {
     name: "WS_TOKEN",
-    meaning: "what clients must show, in AUTH and as Authorization: Bearer",
+    meaning: "what clients must show; safer as a variable: ps shows flags",
     allowed: `1 to ${frameBounds.tokenCharsMax} visible ASCII characters without spaces`,
     fallback: undefined,
     shown: "none",

@@ -2,7 +2,8 @@
 
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
-import { runCli, sharedFlags } from "./cli/cli.ts";
+import { isForCommands, runCli } from "./cli/cli.ts";
+import { exitCodes } from "./cli/context.ts";
 import { type Config, helpText, readConfig } from "./config.ts";
 import { type OpenNode, startNode } from "./node.ts";
 import { faultFields } from "./runtime/log.ts";
@@ -12,9 +13,9 @@ function say(line: string): void {
 }
 
 /** One line, no stack: what is wrong is in the words. */
-function stop(reason: string): never {
+function stop(reason: string, exitCode: number = exitCodes.failed): never {
   process.stderr.write(`narthex: ${reason}\n`);
-  process.exit(1);
+  process.exit(exitCode);
 }
 
 function version(): string {
@@ -58,14 +59,13 @@ async function main(): Promise<void> {
   const [first = "start", ...rest] = process.argv.slice(2);
   if (first === "start") return start(rest);
   // A flag first means a node is to be started, as ever; a word, or a flag that only commands have, means a command.
-  const forCommands = !first.startsWith("-") || ["--help", "-h", ...sharedFlags].includes(first);
-  if (!forCommands) return start([first, ...rest]);
-  process.exit(await runCli([first, ...rest]));
+  if (first.startsWith("-") && !isForCommands(first)) return start([first, ...rest]);
+  process.exit(await runCli([first, ...rest], version()));
 }
 
 async function start(argv: readonly string[]): Promise<void> {
   const reading = readConfig(process.env, argv, availableParallelism());
-  if ("fault" in reading) stop(reading.fault);
+  if ("fault" in reading) stop(reading.fault, exitCodes.usage);
   if ("show" in reading) {
     say(reading.show === "help" ? helpText() : version());
     return;

@@ -51,6 +51,20 @@ test("a Node built-in, a package and a global of Node end the build", async () =
   await bundle("export const a = (x: { process: string }) => `${x.process} Buffer`;");
 });
 
+test("errors of the shortened client have the names that are documented", async () => {
+  const outputs = await builder.bundleBrowserClient(resolve("src/client/errors.ts"), "silent");
+  const { text } = outputs.find(({ path }) => path.endsWith(".js"))!;
+  const built = join(folder, "errors.mjs");
+  writeFileSync(built, text);
+  const errors = (await import(pathToFileURL(built).href)) as Record<string, unknown>;
+  const names = Object.keys(errors).filter((name) => name.endsWith("Error"));
+  assert.equal(names.length, 7);
+  for (const name of names) {
+    const made = new (errors[name] as new (code: string, message: string) => Error)("closed", "text");
+    assert.is(made.name, name);
+  }
+});
+
 test("so does a client that has become too large; below that its size is one line", () => {
   const max = builder.browserBytesMax;
   assert.is(builder.sizeLine(new Uint8Array(1000)), "dist/client.browser.js: 1000 bytes, 29 gzipped");

@@ -56,7 +56,7 @@ test("an empty environment gives the documented defaults", () => {
       groupsPerTopicMax: 1000,
       unsettledMax: 10_000,
       dedupeMs: 120_000,
-      dedupeEntriesMax: 1_000_000,
+      dedupeEntriesMax: 1_048_576,
       pruneEveryMs: 10_000,
       workerInflightMax: 20_000,
       workerInflightBytesMax: 67_108_864,

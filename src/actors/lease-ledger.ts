@@ -301,6 +301,24 @@ export class LeaseLedger {
     if (this.ring.state[slot] === leaseState.dying) this.again.reasons.set(offset, reason);
   }
 
+  /**
+   * As if the lease had not been given: the next one has the number of this attempt. True when its end was counted before, since its
+   * deadline had passed. Then that is taken back, and nothing has to be durable for it: all attempts before this one are, since it left.
+   */
+  putBack(offset: number, slot: number, now: number): boolean {
+    this.ring.token[slot] = 0;
+    if (this.ring.state[slot] === leaseState.leased) {
+      this.giveBack(offset, slot, { outcome: "released", counted: false, delayMs: 0, reason: noReason }, now);
+      return false;
+    }
+    this.history.ended(offset, slot, { outcome: "released", counted: false, reason: undefined }, now);
+    this.again.withdraw(offset, slot);
+    this.again.uncount(offset);
+    this.again.reasons.delete(offset);
+    this.again.place(offset, slot, 0, now);
+    return true;
+  }
+
   /** The event was copied to the dead letters. */
   deadLetter(offset: number, reason: string, now: number): void {
     this.history.deadLettered(offset, reason, now);

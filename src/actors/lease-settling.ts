@@ -1,4 +1,4 @@
-// What members say of the events they hold: ack, nack, extend, by id or in runs of offsets. `lease` fences (G7): what names a lease
+// What members say of the events they hold: ack, nack, extend, release, by id or in runs of offsets. `lease` fences (G7): what names a lease
 // counts if that lease is still on the event, or has only passed its deadline and the event was not leased again; otherwise it
 // is refused and changes nothing. What names none counts if the member holds the event.
 
@@ -65,7 +65,7 @@ export function settleRuns(
   env: Env,
 ): { readonly lost: LeaseRun[]; readonly changed: boolean } {
   const { ring } = ledger;
-  const { ack, delayMs } = message;
+  const { verb, delayMs } = message;
   const reason = reasonOf(message.reason);
   const lostRuns: LostRun[] = [];
   let changed = false;
@@ -81,8 +81,12 @@ export function settleRuns(
         continue;
       }
       if (ring.state[slot] === leaseState.settled) continue;
+      if (verb === "release") {
+        if (ledger.putBack(offset, slot, env.mono)) changed = true;
+        continue;
+      }
       changed = true;
-      if (!ack) {
+      if (verb === "nack") {
         ledger.nack(offset, slot, delayMs, reason, env.mono);
         continue;
       }

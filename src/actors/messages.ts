@@ -201,7 +201,8 @@ export type GroupMessage =
   | {
       readonly type: "settleRuns";
       readonly member: number;
-      readonly ack: boolean;
+      /** `release`: no handler has begun with them, so they go back uncounted. */
+      readonly verb: "ack" | "nack" | "release";
       readonly delayMs?: number;
       readonly reason?: string;
       readonly runs: readonly LeaseRun[];
@@ -389,6 +390,7 @@ export type HoldingOutcome =
   | "leased"
   | "acked"
   | "nacked"
+  | "released"
   | "expired"
   | "disconnected"
   | "unsubscribed"

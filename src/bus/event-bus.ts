@@ -41,7 +41,7 @@ export interface PublishOptions {
   readonly timeoutMs?: number;
 }
 
-/** The event as it is stored. */
+/** Where the event is stored, with what was given for it. Of a duplicate, position and `ts` are those of the first. */
 export interface Published<Payload = unknown> extends EventRecord<Payload> {
   /** What the promise means: `fsync` survives a power cut, `memory` ends with the process. */
   readonly durability: string;
@@ -61,7 +61,7 @@ export type Signal = typeof globalThis extends { readonly AbortSignal: { readonl
   ? Platform
   : { readonly aborted: boolean; addEventListener(type: "abort", listener: () => void): void };
 
-export interface SubscribeOptions<Payload = unknown> {
+export interface SubscribeOptions<Payload = unknown, Name extends string = string> {
   /** Where a group begins that has no cursor yet; default `latest`. */
   readonly from?: "latest" | "earliest" | "ts" | "afterId" | "offsets";
   readonly ts?: number;
@@ -89,7 +89,7 @@ export interface SubscribeOptions<Payload = unknown> {
   /** The group ends with its last member. */
   readonly ephemeral?: boolean;
   /** More topics for the same handler. */
-  readonly topics?: readonly string[];
+  readonly topics?: readonly Name[];
   /** Aborting ends the subscription. */
   readonly signal?: Signal;
   /** What goes wrong where no promise of yours can say it: a handler that threw, a lease that was lost, a refused ack. */
@@ -105,8 +105,8 @@ export interface Context {
   readonly ackDeadlineMs: number;
   readonly lease: string;
   /**
-   * Aborted when the lease is known to be lost for good, or the client is destroyed. Not by a lost connection: the handler runs on, and
-   * when its event is delivered again to this client it goes on under the new lease.
+   * Aborted when the lease is known to be lost, or the client is destroyed. Not by a lost connection. The handler runs on in any case,
+   * and when its event is delivered again to this client it goes on under the new lease: one event has one handler here at a time.
    */
   readonly signal: Signal;
   /** None of these rejects. Without a connection the answer is `connection_lost`, and the event comes again. */
@@ -131,12 +131,12 @@ export interface AckResult {
 }
 
 /**
- * Calling it ends it: nothing new comes, handlers that run are waited for (so a handler must not wait for it), their acks are sent, and
- * the rest goes back, as an attempt that came to nothing.
+ * Calling it ends it: nothing new comes, what no handler has begun with goes back at once and counts as no attempt, handlers that run
+ * are waited for (so a handler must not wait for it), and their acks are sent.
  *
  * Without a handler it is iterated: what a turn of the loop got is acked when the loop asks for the next (unless `manualAck`). A
- * `break` or a throw ends the subscription, and the event at hand is not acked but goes back. Ending it in the body of a loop waits for
- * nothing: the loop comes to its end with the next turn, and `closed` says when all is over. Several loops share the events.
+ * `break` or a throw ends the subscription, and the event at hand is not acked but goes back, as an attempt. Ending it in the body of a
+ * loop waits for nothing: the loop comes to its end with the next turn, and `closed` says when all is over. Several loops share the events.
  */
 export interface Subscription<Payload = unknown> extends AsyncIterable<Delivery<Payload>> {
   (): Promise<void>;
@@ -196,12 +196,12 @@ export interface EventBus<Topics extends object = AnyTopics> {
     topic: Name | readonly Name[],
     group: string,
     handler: Handler<PayloadOf<Topics, Name>>,
-    options?: SubscribeOptions<PayloadOf<Topics, Name>>,
+    options?: SubscribeOptions<PayloadOf<Topics, Name>, Name>,
   ): Promise<Subscription<PayloadOf<Topics, Name>>>;
   subscribe<Name extends Readable<Topics>>(
     topic: Name | readonly Name[],
     group: string,
-    options?: SubscribeOptions<PayloadOf<Topics, Name>>,
+    options?: SubscribeOptions<PayloadOf<Topics, Name>, Name>,
   ): Promise<Subscription<PayloadOf<Topics, Name>>>;
 
   /** Of an event that a subscription here holds, by its id. */
@@ -213,7 +213,11 @@ export interface EventBus<Topics extends object = AnyTopics> {
 
   /** Null for a group without a cursor. */
   getCursor(topic: string, group: string): Promise<Cursor | null>;
-  /** Moves the group: attempts so far are forgotten and leases end. */
+  /**
+   * Moves the group: attempts so far are forgotten and leases end. An event that a handler is busy with is handled anew when that one
+   * has ended. (Moved by somebody else, less than a minute after a client lost its connection, what that client had handled and not got
+   * confirmed may be acked without its handler being called again.)
+   */
   setCursor(topic: string, group: string, to: CursorTarget): Promise<Cursor>;
   /** The newest event of each of these keys, by key; without `keys` of every key; of an empty list none. */
   latestByKey<Name extends Readable<Topics>>(

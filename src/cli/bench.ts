@@ -5,8 +5,9 @@ import { connect, type EventClient } from "../client/client.ts";
 import { type Clock, realClock } from "../runtime/clock.ts";
 import { checkPublishTopic, wholeNumber } from "./arguments.ts";
 import { CliError, type Context, exitCodes, type Register } from "./context.ts";
+import { findTopic } from "./node-answers.ts";
 import { Progress } from "./progress.ts";
-import { rateRefusals } from "./rate-watch.ts";
+import { readRefusals } from "./refusal-watch.ts";
 import { count } from "./table.ts";
 import { durationText } from "./times.ts";
 
@@ -47,9 +48,9 @@ async function bench(context: Context, options: BenchOptions): Promise<void> {
   const path = `/topics/${encodeURIComponent(topic)}`;
   await makeTopic(context, path, topic, options.partitions);
   try {
-    const before = await rateRefusals(context);
+    const before = await readRefusals(context);
     const measured = await measure(context, clock, topic, options);
-    const limited = ((await rateRefusals(context)) ?? 0) > (before ?? 0);
+    const limited = ((await readRefusals(context))?.limited ?? 0) > (before?.limited ?? 0);
     print(context, topic, options, { ...measured, limited });
   } finally {
     await deleteTopic(context, clock, path, topic);
@@ -58,14 +59,8 @@ async function bench(context: Context, options: BenchOptions): Promise<void> {
 
 async function makeTopic(context: Context, path: string, topic: string, partitions: number): Promise<void> {
   const init = { method: "PUT", headers: { "content-type": "application/json" }, body: JSON.stringify({ partitions }) };
-  const exists = await context.http(path).then(
-    () => true,
-    (error: Error) => {
-      if (error instanceof CliError && error.exitCode === exitCodes.missing) return false;
-      throw error;
-    },
-  );
-  if (exists) throw new CliError(`${topic} exists, and bench deletes its topic: give another --topic`, exitCodes.usage);
+  if ((await findTopic(context, topic)) !== undefined)
+    throw new CliError(`${topic} exists, and bench deletes its topic: give another --topic`, exitCodes.usage);
   await context.http(path, init);
 }
 

@@ -17,7 +17,7 @@ export interface Context {
   readonly token: string | undefined;
   /** SIGINT or SIGTERM: finish cleanly. A second one ends the process at once. */
   readonly signal: AbortSignal;
-  /** stdout and a newline. A reader that went away ends the process quietly with exit code 0. */
+  /** stdout and a newline. A reader that went away ends the process quietly with exit code 0; see RunOptions. */
   out(line: string): void;
   /** stderr, for people; silent with `--quiet`. */
   note(line: string): void;
@@ -45,8 +45,13 @@ export const exitCodes = { ok: 0, failed: 1, usage: 2, unreachable: 3, missing: 
 /** What a command does, once its arguments are read. A number is the exit code; nothing means 0. */
 export type Action = (context: Context) => Promise<void> | Promise<number>;
 
+export interface RunOptions {
+  /** The work is more than what it prints: a reader that goes away, as `| head -1` does, does not end it. */
+  readonly readerOptional?: boolean;
+}
+
 /** Runs the action in a fresh context, closes what it opened, and turns what went wrong into one line and an exit code. */
-export type Run = (action: Action) => Promise<void>;
+export type Run = (action: Action, options?: RunOptions) => Promise<void>;
 
 /**
  * Each command's file exports one of these, `register<Name>`. It makes `program.command(…)` with a description, its arguments,

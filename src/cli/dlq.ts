@@ -26,6 +26,7 @@ interface RedriveFlags {
   readonly limit?: number;
   readonly rate?: number;
   readonly to?: string;
+  readonly create?: true;
   readonly dryRun?: true;
 }
 
@@ -88,6 +89,7 @@ Examples:
     .option("--limit <n>", "so many at most", wholeNumber("--limit", 1))
     .option("--rate <n>", "events per second at most", wholeNumber("--rate", 1, rateMax))
     .option("--to <topic>", "publish them to this topic instead")
+    .option("--create", "make the topic anew if it was deleted")
     .option("--dry-run", "only say what would be done")
     .addHelpText(
       "after",
@@ -146,7 +148,7 @@ async function list(context: Context, source: string | undefined): Promise<void>
     newest === undefined ? "-" : timeText(newest),
   ]);
   const paint = painter(context);
-  const lines = tableLines(["TOPIC", "GROUP", "EVENTS", "OLDEST", "NEWEST"], rows, (line) => paint("dim", line));
+  const lines = tableLines(["topic", "group", "events", "oldest", "newest"], rows, (line) => paint("dim", line));
   for (const line of lines) context.out(line);
 }
 
@@ -192,7 +194,7 @@ async function show(context: Context, topic: string, group: string, options: Sho
       of === undefined ? "-" : oneLine(of),
       cut(oneLine(payload), previewWidth),
     ]);
-    const head = ["ID", "DEAD SINCE", "ATTEMPTS", "REASON", "KEY", "PAYLOAD"];
+    const head = ["id", "dead since", "attempts", "reason", "key", "payload"];
     for (const line of tableLines(head, rows, (text) => paint("dim", text))) context.out(line);
   }
   if (more) context.note(`there are more: --limit is ${limit}`);
@@ -231,6 +233,7 @@ async function redriveFrom(context: Context, topic: string, group: string, flags
     limit,
     rate,
     to: to === undefined ? undefined : checkPublishTopic(to),
+    create: flags.create === true,
     dryRun: flags.dryRun === true,
   });
 }

@@ -1,7 +1,7 @@
 // narthex explain: one sentence why a group is not getting events.
 
 import { checkGroup, checkTopic, query } from "./arguments.ts";
-import type { Register } from "./context.ts";
+import { exitCodes, type Register } from "./context.ts";
 import { oneLine } from "./failures.ts";
 
 interface Explanation {
@@ -22,6 +22,7 @@ export const registerExplain: Register = (program, run) => {
         const path = `/explain?${query({ topic: checkTopic(topic), group: checkGroup(group) })}`;
         const explanation = await context.getJson<Explanation>(path);
         context.out(context.json ? JSON.stringify(explanation) : oneLine(explanation.sentence));
+        return explanation.cause === "unknown_group" ? exitCodes.missing : exitCodes.ok;
       }),
     );
 };

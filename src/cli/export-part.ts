@@ -16,6 +16,12 @@ export interface AskedRange {
   readonly since: string | null;
 }
 
+/** So many bytes of the part had this checksum when the export last looked. */
+export interface Checkpoint {
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
 export interface PartFacts extends AskedRange {
   readonly version: 1;
   readonly topic: string;
@@ -24,6 +30,8 @@ export interface PartFacts extends AskedRange {
   /** What the range came to when the export began, in ms since 1970, both inclusive. */
   readonly begin: number | null;
   readonly end: number | null;
+  /** Null: nothing was written yet, or the version that wrote it made none. */
+  readonly checkpoint: Checkpoint | null;
 }
 
 // -------------------------------------------------------------------------------------------------------------------- rules
@@ -72,7 +80,12 @@ export function parseFacts(text: string): PartFacts | undefined {
     since: facts?.since ?? null,
     begin: facts?.begin ?? null,
     end: facts?.end ?? null,
+    checkpoint: isCheckpoint(facts?.checkpoint) ? facts.checkpoint : null,
   };
+}
+
+function isCheckpoint(value: Checkpoint | null | undefined): value is Checkpoint {
+  return Number.isInteger(value?.bytes) && typeof value?.sha256 === "string";
 }
 
 // ------------------------------------------------------------------------------------------------------------- what is there
@@ -116,17 +129,32 @@ export interface Found {
   readonly looseBytes: number;
 }
 
-/** Reads a part once, whatever its size. */
-export async function scanPart(chunks: AsyncIterable<Buffer>, topic: string): Promise<Found> {
+export class ChangedPart extends Error {}
+
+/** Reads a part once, whatever its size. Throws a ChangedPart where it is not what was written up to the checkpoint. */
+export async function scanPart(
+  chunks: AsyncIterable<Buffer>,
+  topic: string,
+  checkpoint: Checkpoint | null = null,
+): Promise<Found> {
   const trail = new Trail(topic);
   const hash = createHash("sha256");
   const lines = new LineBlocks();
   for await (const chunk of chunks) {
     const block = lines.push(chunk);
     if (block === undefined) continue;
+    const before = trail.bytes;
+    // Where it ends in this block, if it does.
+    const at = checkpoint === null ? -1 : checkpoint.bytes - before;
+    const ends = at > 0 && at <= block.length;
+    if (ends) {
+      hash.update(block.subarray(0, at));
+      if (hash.copy().digest("hex") !== checkpoint?.sha256) throw new ChangedPart();
+    }
     trail.take(block);
-    hash.update(block);
+    hash.update(ends ? block.subarray(at) : block);
   }
+  if (checkpoint !== null && trail.bytes < checkpoint.bytes) throw new ChangedPart();
   return { trail, hash, looseBytes: lines.rest().length };
 }
 
@@ -137,20 +165,35 @@ export interface PartPaths {
   readonly part: string;
   readonly facts: string;
   readonly checksum: string;
+  readonly lock: string;
 }
 
 export function pathsOf(file: string): PartPaths {
-  return { file, part: `${file}.part`, facts: `${file}.part.json`, checksum: `${file}.sha256` };
+  return {
+    file,
+    part: `${file}.part`,
+    facts: `${file}.part.json`,
+    checksum: `${file}.sha256`,
+    lock: `${file}.part.lock`,
+  };
 }
 
 /** What can be gone on with, cut to whole lines. */
-export async function openPart({ file, part }: PartPaths, topic: string): Promise<Found> {
-  const found = await scanPart(createReadStream(part, { highWaterMark: 1024 * 1024 }), topic).catch((error: Error) => {
+export async function openPart({ file, part }: PartPaths, { topic, checkpoint }: PartFacts): Promise<Found> {
+  const chunks = createReadStream(part, { highWaterMark: 1024 * 1024 });
+  const found = await scanPart(chunks, topic, checkpoint).catch((error: Error) => {
+    if (error instanceof ChangedPart) {
+      throw new CliError(`${part} was changed since it was written: remove it, and the same command starts anew`);
+    }
     if (!(error instanceof LineFault)) throw error;
     throw new CliError(`${part}: ${error.message}; give another -o, or --force to start ${file} anew`);
   });
   if (found.looseBytes > 0) await truncate(part, found.trail.bytes);
   return found;
+}
+
+export async function writeFacts(path: string, facts: PartFacts): Promise<void> {
+  await replaceFile(path, `${JSON.stringify(facts)}\n`);
 }
 
 export async function readFacts(path: string): Promise<PartFacts | undefined> {

@@ -8,14 +8,16 @@ import { positionText } from "../protocol/position.ts";
 import type { Clock } from "../runtime/clock.ts";
 import { CliError, exitCodes } from "./context.ts";
 import { LineFault, type Trail } from "./export-part.ts";
-import { exitCodeOf, oneLine, tokenAdvice, unreachableLine } from "./failures.ts";
+import { exitCodeOf, tokenAdvice, unreachableLine } from "./failures.ts";
 import { LineBlocks } from "./ndjson.ts";
+import { notANode } from "./node-answers.ts";
 import { pause } from "./pause.ts";
 
 const backoffMsMin = 200;
 const backoffMsMax = 3000;
 /** A node that sends nothing for so long is taken for gone. */
 const silentMsMax = 30_000;
+const silentMsMin = 1000;
 
 export interface ExportSource {
   readonly url: string;
@@ -47,28 +49,41 @@ interface Refused {
   readonly error: string;
 }
 
+/** How long one answer may be silent: no longer than the user wants to wait in all. Without retries it has its usual time. */
+export function silentMs(retryMs: number): number {
+  return retryMs === 0 ? silentMsMax : Math.min(silentMsMax, Math.max(silentMsMin, retryMs));
+}
+
 /** Ends when everything is written and checked. `hash` gets all bytes; `trail` says where to begin, and has all events at the end. */
 export async function streamExport(
   source: ExportSource,
-  { trail, hash, sink }: { readonly trail: Trail; readonly hash: Hash; readonly sink: ExportSink },
+  { trail, hash, sink: target }: { readonly trail: Trail; readonly hash: Hash; readonly sink: ExportSink },
 ): Promise<void> {
   const { clock, signal, retryMs } = source;
   let movedAt = clock.mono();
+  const sink: ExportSink = {
+    async write(block) {
+      await target.write(block);
+      movedAt = clock.mono();
+    },
+  };
   let backoffMs = backoffMsMin;
   let answered = source.known;
   for (;;) {
     const before = trail.events;
-    const cut = await readOnce(source, { trail, hash, sink });
+    const leftMs = retryMs === 0 ? 0 : Math.max(silentMsMin, retryMs - (clock.mono() - movedAt));
+    const cut = await readOnce(source, { trail, hash, sink, silentMs: silentMs(leftMs) });
     if (cut === undefined) return;
     if (signal.aborted) throw new ExportCut("interrupted");
-    if (trail.events > before) {
-      movedAt = clock.mono();
-      backoffMs = backoffMsMin;
-    }
+    if (trail.events > before) backoffMs = backoffMsMin;
     answered ||= cut.answered;
+    if (cut.notANode && !answered) throw notANode(source.url);
     // A wrong address is no reason to wait.
     if (!answered) throw new CliError(unreachableLine(source.url, cut.reason), exitCodes.unreachable);
-    if (clock.mono() - movedAt + backoffMs > retryMs) throw new ExportCut(cut.reason);
+    if (clock.mono() - movedAt + backoffMs > retryMs) {
+      if (cut.notANode) throw notANode(source.url);
+      throw new ExportCut(cut.reason);
+    }
     source.onCut(cut.reason);
     const waited = await pause(clock, backoffMs * (0.5 + clock.random(1000) / 2000), signal);
     if (!waited) throw new ExportCut("interrupted");
@@ -80,22 +95,38 @@ interface Cut {
   readonly reason: string;
   /** Whether it was a node that spoke. */
   readonly answered: boolean;
+  /** Something in front of it said that it is gone. */
+  readonly notANode?: true;
+}
+
+interface Reading {
+  readonly trail: Trail;
+  readonly hash: Hash;
+  readonly sink: ExportSink;
+  readonly silentMs: number;
 }
 
 /** One request. Undefined: it came to its end, and count and checksum are right. */
-async function readOnce(
-  source: ExportSource,
-  { trail, hash, sink }: { readonly trail: Trail; readonly hash: Hash; readonly sink: ExportSink },
-): Promise<Cut | undefined> {
-  const opened = await open(source, exportPath(source, trail));
+async function readOnce(source: ExportSource, { trail, hash, sink, silentMs: ms }: Reading): Promise<Cut | undefined> {
+  const opened = await open(source, exportPath(source, trail), ms);
   if (typeof opened === "string") return { reason: opened, answered: false };
   if (opened.statusCode !== 200) {
     const refused = await readRefusal(opened);
+    if (refused === undefined) {
+      // A proxy says so while the node behind it is started again.
+      const gone = [502, 503, 504].includes(opened.statusCode ?? 0);
+      if (!gone) throw notANode(source.url);
+      return { reason: `a proxy answered ${opened.statusCode}`, answered: false, notANode: true };
+    }
     if (refused.status === 503 || refused.status === 429) return { reason: refused.error, answered: true };
     const line = tokenAdvice(refused.code) ?? refused.error;
     const exitCode =
       refused.code === undefined && refused.status === 404 ? exitCodes.missing : exitCodeOf(refused.code);
     throw new CliError(line, exitCode);
+  }
+  if (/html/i.test(opened.headers["content-type"] ?? "")) {
+    opened.destroy();
+    throw notANode(source.url);
   }
   const first = trail.events;
   // The checksum of the answer is that of the whole as long as nothing stood before it.
@@ -140,27 +171,34 @@ function exportPath({ topic, fromTs, toTs }: ExportSource, { next }: Trail): str
 }
 
 /** The answer once its head is there, or why there is none. */
-function open({ url, token, signal }: ExportSource, path: string): Promise<IncomingMessage | string> {
+function open({ url, token, signal }: ExportSource, path: string, ms: number): Promise<IncomingMessage | string> {
   const address = `${url}${path}`;
   const options = {
     headers: { te: "trailers", ...(token === undefined ? {} : { authorization: `Bearer ${token}` }) },
     agent: false,
     signal,
-    timeout: silentMsMax,
+    timeout: ms,
   };
   return new Promise((resolve) => {
     const request = address.startsWith("https:") ? httpsRequest(address, options) : httpRequest(address, options);
-    request.on("response", resolve);
+    let answer: IncomingMessage | undefined;
+    request.on("response", (response) => {
+      answer = response;
+      resolve(response);
+    });
     // Also after the answer has begun: then the stream is what fails.
     request.on("error", (error) => resolve(reasonOf(error)));
-    request.on("timeout", () => request.destroy(new Error(`nothing came for ${silentMsMax / 1000} s`)));
+    request.on("timeout", () => {
+      (answer ?? request).destroy(new Error(`nothing came for ${Math.round(ms / 100) / 10} s`));
+    });
     request.end();
   });
 }
 
 const refusalBytesMax = 64 * 1024;
 
-async function readRefusal(response: IncomingMessage): Promise<Refused> {
+/** Undefined: no node speaks like that. */
+async function readRefusal(response: IncomingMessage): Promise<Refused | undefined> {
   const status = response.statusCode ?? 0;
   let text = "";
   try {
@@ -168,12 +206,13 @@ async function readRefusal(response: IncomingMessage): Promise<Refused> {
       text += chunk;
       if (text.length > refusalBytesMax) break;
     }
-    const { error, code } = JSON.parse(text) as { error?: unknown; code?: unknown };
+    const { error, code } = (JSON.parse(text) ?? {}) as { error?: unknown; code?: unknown };
     if (typeof error === "string") return { status, error, code: typeof code === "string" ? code : undefined };
+    return undefined;
   } catch (error) {
-    return { status, error: `the node answered ${status}: ${oneLine(reasonOf(error))}`, code: undefined };
+    if (error instanceof SyntaxError) return undefined;
+    return { status: 503, error: reasonOf(error), code: undefined };
   }
-  return { status, error: `the node answered ${status}`, code: undefined };
 }
 
 function reasonOf(error: unknown): string {

@@ -8,6 +8,7 @@ import { parsePosition, positionText } from "../protocol/position.ts";
 import { realClock } from "../runtime/clock.ts";
 import { checkTopic, usage, wholeNumber } from "./arguments.ts";
 import { CliError, type Context, exitCodes, type Register } from "./context.ts";
+import { unwritable } from "./disk-faults.ts";
 import {
   type AskedRange,
   absent,
@@ -22,9 +23,12 @@ import {
   replaceFile,
   syncFolderOf,
   Trail,
+  writeFacts,
 } from "./export-part.ts";
-import { ExportCut, type ExportSink, type ExportSource, streamExport } from "./export-stream.ts";
-import { eventsText, Progress } from "./progress.ts";
+import { ExportCut, type ExportSink, type ExportSource, silentMs, streamExport } from "./export-stream.ts";
+import { withLock } from "./file-lock.ts";
+import { getTopic } from "./node-answers.ts";
+import { eventsText, isAre, Progress } from "./progress.ts";
 import { bytesText } from "./table.ts";
 import { timeForms, timeOption } from "./times.ts";
 
@@ -39,11 +43,17 @@ interface ExportOptions {
 
 const retryDefaultS = 60;
 const retryMaxS = 86_400;
+/** How much may be written before what is there is put on record, for whoever goes on with it. */
+const checkpointBytes = 16 * 1024 * 1024;
+const checkpointMs = 1000;
 
 export const registerExport: Register = (program, run) => {
   program
     .command("export")
-    .description("write the events of a topic to a file, or to stdout")
+    .summary("write the events of a topic to a file, or to stdout")
+    .description(
+      "Write the events of a topic to a file, or to stdout: one per line, in the order of the log, with a checksum beside the file. An export that was cut goes on when the same command is given again.",
+    )
     .argument("<topic>")
     .option("-o, --output <file>", "the file; without it events go to stdout")
     .option("--from-ts <time>", `only events of this time or later: ${timeForms}`)
@@ -59,12 +69,11 @@ export const registerExport: Register = (program, run) => {
     .addHelpText(
       "after",
       `
-One event per line, in the order of the log, with a checksum beside it (sha256sum -c orders.ndjson.sha256). An export that was cut
-goes on when the same command is given again.
-
-Example:
+Examples:
   $ narthex export orders -o orders.ndjson
-  orders.ndjson: 2 events, 312 B, sha256 9f2c…`,
+  orders.ndjson: 2 events, 312 B, sha256 9f2c…
+  $ sha256sum -c orders.ndjson.sha256
+  $ narthex export orders --since 2h | jq .payload`,
     )
     .action((topic: string, options: ExportOptions) =>
       run((context) => exportTopic(context, checkTopic(topic), options)),
@@ -78,10 +87,15 @@ export async function exportTopic(context: Context, topic: string, options: Expo
     if (options.force) throw usage("--force goes with -o");
     return exportToStdout(context, topic, range, options);
   }
-  const { createdAt } = await context.getJson<{ createdAt: number }>(`/topics/${encodeURIComponent(topic)}`);
+  if (options.output === "") throw usage("-o is empty: give the name of a file");
+  const retryMs = options.retryS * 1000;
+  const { createdAt } = await getTopic(context, topic, { msMax: silentMs(retryMs) });
   const paths = pathsOf(options.output);
-  const facts: PartFacts = { version: 1, topic, createdAt, ...asked, ...range };
-  await exportToFile(context, { paths, facts, force: options.force === true, retryMs: options.retryS * 1000 });
+  const facts: PartFacts = { version: 1, topic, createdAt, ...asked, ...range, checkpoint: null };
+  const lock = { clock: realClock(), taken: `another export writes ${paths.part}` };
+  await withLock(paths.lock, lock, () =>
+    exportToFile(context, { paths, facts, force: options.force === true, retryMs }),
+  ).catch(unwritable(paths.file));
 }
 
 interface Range {
@@ -169,7 +183,9 @@ async function exportToFile(context: Context, { paths, facts: wanted, force, ret
   const { trail, hash } = found;
   const { topic } = facts;
   const resumed = trail.events;
-  if (resumed > 0) context.note(`narthex: going on behind the ${eventsText(resumed)} that are in ${paths.part}`);
+  if (resumed > 0) {
+    context.note(`narthex: going on behind the ${eventsText(resumed)} that ${isAre(resumed)} in ${paths.part}`);
+  }
   const progress = new Progress({
     clock: realClock(),
     tty: context.tty,
@@ -179,18 +195,21 @@ async function exportToFile(context: Context, { paths, facts: wanted, force, ret
     events: resumed,
   });
   const part = await open(paths.part, "a");
+  const record = new Checkpoints(part, paths.facts, facts, found);
   try {
     const source = sourceOf(context, topic, { fromTs: facts.begin, toTs: facts.end, retryMs, known: true });
     const sink: ExportSink = {
       async write(block) {
         await writeWhole(part, block);
         progress.reach(trail.events);
+        if (record.isDue()) await record.write();
       },
     };
     await streamExport(source, { trail, hash, sink });
     await part.sync();
   } catch (error) {
     if (!(error instanceof ExportCut)) throw error;
+    await record.write();
     throw new CliError(
       `the export was cut after ${eventsText(trail.events)}: ${error.message}; the same command goes on from there`,
       context.signal.aborted ? exitCodes.interrupted : exitCodes.failed,
@@ -227,11 +246,44 @@ async function beginOrResume(
         ? `${part} is there, but not ${paths.facts}, which says what it is: give another -o, or --force to start anew`
         : partFault(file, facts, wanted);
     if (facts === undefined || fault !== undefined) throw new CliError(fault ?? part);
-    return { facts, found: await openPart(paths, wanted.topic) };
+    return { facts, found: await openPart(paths, facts) };
   }
   await removeIfThere(part);
-  await replaceFile(paths.facts, `${JSON.stringify(wanted)}\n`);
+  await writeFacts(paths.facts, wanted);
   return { facts: wanted, found: { trail: new Trail(wanted.topic), hash: createHash("sha256"), looseBytes: 0 } };
+}
+
+/** Puts on record what the part has, so that nobody goes on with one that was changed meanwhile. */
+class Checkpoints {
+  private readonly part: FileHandle;
+  private readonly path: string;
+  private readonly facts: PartFacts;
+  private readonly found: Found;
+  private readonly clock = realClock();
+  private bytes = 0;
+  private at = Number.NEGATIVE_INFINITY;
+
+  constructor(part: FileHandle, path: string, facts: PartFacts, found: Found) {
+    this.part = part;
+    this.path = path;
+    this.facts = facts;
+    this.found = found;
+  }
+
+  isDue(): boolean {
+    return this.found.trail.bytes - this.bytes >= checkpointBytes || this.clock.mono() - this.at >= checkpointMs;
+  }
+
+  /** To be called when all of the trail is written. */
+  async write(): Promise<void> {
+    const { bytes } = this.found.trail;
+    const sha256 = this.found.hash.copy().digest("hex");
+    // The bytes first: what is on record must not be more than what a power cut leaves.
+    await this.part.datasync();
+    await writeFacts(this.path, { ...this.facts, checkpoint: { bytes, sha256 } });
+    this.bytes = bytes;
+    this.at = this.clock.mono();
+  }
 }
 
 async function sizeOf(path: string): Promise<number | undefined> {

@@ -39,6 +39,10 @@ export function tokenAdvice(code: string | undefined): string | undefined {
 }
 
 export function unreachableLine(url: string, reason?: string): string {
+  // What OpenSSL makes of an answer in plain text.
+  if (reason === "ERR_SSL_WRONG_VERSION_NUMBER" || reason === "ERR_SSL_PACKET_LENGTH_TOO_LONG") {
+    return `what answers at ${url} does not speak TLS: try ${url.replace(/^https/, "http")}`;
+  }
   const why = reason === undefined || reason === "ECONNREFUSED" ? "" : ` (${reason})`;
   return `no node answers at ${url}${why}: is it running? start one with: npx narthex`;
 }

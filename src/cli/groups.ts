@@ -6,7 +6,7 @@ import { confirm } from "./confirm.ts";
 import { CliError, type Context, exitCodes, type Register } from "./context.ts";
 import { painter } from "./paint.ts";
 import { pause } from "./pause.ts";
-import { type Cell, count, tableLines } from "./table.ts";
+import { type Cell, many, tableLines } from "./table.ts";
 import { durationText, timeText } from "./times.ts";
 
 export interface GroupCursor {
@@ -77,14 +77,18 @@ async function watchGroups(context: Context, topic: string): Promise<void> {
     throw usage("--watch draws on a terminal: with --json it gives one line each second");
   }
   const clock = realClock();
+  let clear = "\u001b[2J";
   while (!context.signal.aborted) {
-    const cursors = await cursorsOf(context, topic);
+    const cursors = await cursorsOf(context, topic).catch((error: unknown) => {
+      if (!context.signal.aborted) throw error;
+    });
+    if (cursors === undefined) return;
     if (context.json) context.out(JSON.stringify({ topic, at: clock.wall(), groups: cursors }));
     else {
       const lines = [`${topic}, ${timeText(clock.wall())}; Ctrl-C ends it`, "", ...groupLines(context, topic, cursors)];
-      // To the top, and each line cleared to its right: without a blank screen in between nothing flickers.
-      const rest = "\u001b[J";
-      process.stdout.write(`\u001b[H${lines.map((line) => `${line}\u001b[K\n`).join("")}${rest}`);
+      // To the top, each line cleared to its right and the rest below: without a blank screen in between nothing flickers.
+      process.stdout.write(`${clear}\u001b[H${lines.map((line) => `${line}\u001b[K\n`).join("")}\u001b[J`);
+      clear = "";
     }
     await pause(clock, watchMs, context.signal);
   }
@@ -133,7 +137,7 @@ function groupLines(context: Context, topic: string, cursors: readonly GroupCurs
 
 async function remove(context: Context, topic: string, group: string, yes: boolean | undefined): Promise<void> {
   const { lag, members } = await cursorOf(context, topic, group);
-  const left = `${count(lag)} unsettled events and ${members === 1 ? "1 member" : `${count(members)} members`}`;
+  const left = `${many(lag, "unsettled event")} and ${many(members, "member")}`;
   await confirm(context, `the group ${group} of ${topic} with ${left} will be deleted, its cursor for good.`, yes);
   await context.http(`/topics/${topic}/groups/${group}`, { method: "DELETE" });
   context.out(

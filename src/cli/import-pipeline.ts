@@ -22,6 +22,10 @@ const windowBytesMax = 8 * 1024 * 1024;
 /** What is under way when the user ends it gets so long. */
 const interruptedMs = 5000;
 
+export interface Ids {
+  has(id: string): boolean;
+}
+
 /** What a line of the file is published as; undefined: nothing stands there. */
 export type ReadEvent = (line: Buffer, index: number) => LineEvent | string | undefined;
 
@@ -33,8 +37,10 @@ export interface PipelineOptions {
   /** Of the file up to the mark of the state; what is read goes on into it. */
   readonly hash: Hash;
   readonly read: ReadEvent;
+  /** Ids of events that the target had before the import began, as far as they are to be left out. */
+  readonly storedBefore: Ids;
   /** Ids behind the mark that are stored already. */
-  readonly stored: ReadonlySet<string>;
+  readonly stored: Ids;
   /** Events per second at most. */
   readonly rate: number | undefined;
   /** Lines that are no events are passed over, and told of here. */
@@ -183,12 +189,14 @@ export class Pipeline {
   // -------------------------------------------------------------------------------------------------------------- publishing
 
   private publish(event: LineEvent): void {
-    const { client, state, stored } = this.options;
+    const { client, state, stored, storedBefore } = this.options;
     const payloadChars = event.payload.length;
     const outgoing: Outgoing = { endBytes: this.place.bytes, payloadChars, done: false };
     this.queue.push(outgoing);
     this.sent++;
-    if (event.id !== undefined && stored.has(event.id)) {
+    const before = event.id !== undefined && storedBefore.has(event.id);
+    if (before) this.storedBefore++;
+    if (before || (event.id !== undefined && stored.has(event.id))) {
       outgoing.done = true;
       this.advance();
       return;

@@ -30,6 +30,8 @@ export interface ImportState {
   /** Tells the target from a later topic of the same name; null while it is not made yet. */
   readonly createdAt: number | null;
   readonly newIds: boolean;
+  /** What stands before `end` in the target is left out. */
+  readonly skipStored: boolean;
   /** For the ids of events that bring none. */
   readonly nonce: string;
   /** For events that have no ts: when the import began. */
@@ -79,7 +81,7 @@ export function parseState(text: string): ImportState | undefined {
     isPosition(end) &&
     isPosition(begin) &&
     isPosition(mark.position);
-  return sound ? (state as ImportState) : undefined;
+  return sound ? { ...(state as ImportState), skipStored: state?.skipStored === true } : undefined;
 }
 
 export interface Wanted {
@@ -93,7 +95,7 @@ export interface Wanted {
 export function stateFault(file: string, state: ImportState | "unreadable", wanted: Wanted): string | undefined {
   const anew = `remove ${statePath(file)} to start anew`;
   if (state === "unreadable")
-    return `${statePath(file)} cannot be read: ${anew} (what was imported before comes twice)`;
+    return `${statePath(file)} cannot be read: remove it and import with --skip-stored, which leaves out what is there`;
   if (state.topic !== wanted.topic) return `${file} was being imported into ${state.topic}: finish that, or ${anew}`;
   if (state.newIds !== wanted.newIds) {
     return `${file} was being imported ${state.newIds ? "with" : "without"} --new-ids: do the same, or ${anew}`;

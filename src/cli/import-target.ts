@@ -3,14 +3,19 @@
 import { createHash } from "node:crypto";
 import { parsePosition, positionText } from "../protocol/position.ts";
 import type { Clock } from "../runtime/clock.ts";
+import { query } from "./arguments.ts";
 import { CliError, type Context, exitCodes } from "./context.ts";
 import { Trail } from "./export-part.ts";
 import { ExportCut, type ExportSink, streamExport } from "./export-stream.ts";
+import { findTopic } from "./node-answers.ts";
 
 export interface Target {
   readonly topic: string;
   readonly createdAt: number;
   readonly partitions: number;
+  readonly retains: boolean;
+  /** Of the first event that it still has. */
+  readonly start: string;
   /** Behind its last event. */
   readonly end: string;
 }
@@ -21,12 +26,27 @@ export function isPosition(text: unknown): text is string {
 
 /** Undefined: there is no such topic yet. */
 export async function findTarget(context: Context, topic: string): Promise<Target | undefined> {
-  const path = `/topics/${encodeURIComponent(topic)}`;
+  const found = await findTopic(context, topic);
+  if (found === undefined) return undefined;
+  const { createdAt, offsets, retention = {} } = found;
+  return {
+    topic,
+    createdAt,
+    partitions: offsets.length,
+    retains: retention.ageMs !== undefined || retention.bytes !== undefined,
+    start: positionText(offsets.map(({ start }) => start)),
+    end: positionText(offsets.map(({ end }) => end)),
+  };
+}
+
+/** Whether the topic has an event with this id. */
+export async function hasEvent(context: Context, topic: string, id: string): Promise<boolean> {
   try {
-    const { createdAt, offsets } = await context.getJson<{ createdAt: number; offsets: { end: number }[] }>(path);
-    return { topic, createdAt, partitions: offsets.length, end: positionText(offsets.map(({ end }) => end)) };
+    await context.http(`/replay?${query({ topic, from: "afterId", afterId: id, limit: 1 })}`);
+    return true;
   } catch (error) {
-    if (error instanceof CliError && error.exitCode === exitCodes.missing) return undefined;
+    // No such event, or no such topic.
+    if (error instanceof CliError && error.exitCode === exitCodes.missing) return false;
     throw error;
   }
 }

@@ -4,24 +4,25 @@
 
 import { createHash, type Hash } from "node:crypto";
 import { createReadStream } from "node:fs";
-import { readFile, stat } from "node:fs/promises";
 import type { EventClient } from "../client/client.ts";
 import { NarthexError } from "../client/errors.ts";
-import { publishTopicFault } from "../protocol/names.ts";
 import { type Clock, realClock } from "../runtime/clock.ts";
 import { checkPublishTopic, usage, wholeNumber } from "./arguments.ts";
 import { CliError, type Context, exitCodes, type Register } from "./context.ts";
-import { absent, removeIfThere } from "./export-part.ts";
+import { diskReason, unwritable } from "./disk-faults.ts";
+import { removeIfThere } from "./export-part.ts";
 import { explainFailure } from "./failures.ts";
+import { takeLock } from "./file-lock.ts";
 import { readLine } from "./import-line.ts";
 import { Pipeline, type PipelineEnd, type ReadEvent } from "./import-pipeline.ts";
-import { aheadMax, type ImportState, importId, readState, stateFault, statePath, writeState } from "./import-state.ts";
-import { findTarget, readBack } from "./import-target.ts";
-import { verifyImport } from "./import-verify.ts";
-import { eachLine, LineBlocks, LineHead } from "./ndjson.ts";
+import { type ImportSource, isBlank, standardInput, wholeFile } from "./import-source.ts";
+import { type ImportState, importId, readState, stateFault, statePath, writeState } from "./import-state.ts";
+import { needFresh, storedBefore, storedBehind } from "./import-stored.ts";
+import { findTarget, hasEvent } from "./import-target.ts";
+import { type Verdict, verifyImport } from "./import-verify.ts";
 import { pause } from "./pause.ts";
-import { eventsText, Progress } from "./progress.ts";
-import { RateWatch } from "./rate-watch.ts";
+import { eventsText, isAre, Progress, wasWere } from "./progress.ts";
+import { RefusalWatch } from "./refusal-watch.ts";
 import { bytesText } from "./table.ts";
 import { durationText } from "./times.ts";
 
@@ -30,6 +31,7 @@ interface ImportOptions {
   readonly rate?: number;
   readonly verify: boolean;
   readonly newIds?: true;
+  readonly skipStored?: true;
   readonly skipBad?: true;
   readonly retryS: number;
 }
@@ -38,18 +40,21 @@ interface ImportOptions {
 const retryDefaultS = 180;
 const retryMaxS = 86_400;
 const rateMax = 1_000_000;
-const chunkBytes = 256 * 1024;
 const badShownMax = 5;
 
 export const registerImport: Register = (program, run) => {
   program
     .command("import")
-    .description("publish the lines of a file that export wrote, or of stdin with -")
-    .argument("<file>", "NDJSON; a line needs at least a payload")
+    .summary("publish the lines of a file that export wrote")
+    .description(
+      "Publish the lines of a file that export wrote, each with its id, time, key and headers, in the order of the file, then read them back and compare. If a checksum is beside the file, the file must match it. An import that was cut goes on when the same command is given again, without storing an event twice. A file that was imported before is refused, unless --skip-stored or --new-ids is given.",
+    )
+    .argument("<file>", "NDJSON, - for stdin; a line needs at least a payload")
     .option("--topic <topic>", "publish to this topic, whatever the lines say")
     .option("--rate <n>", "events per second at most", wholeNumber("--rate", 1, rateMax))
     .option("--no-verify", "do not read the events back and compare them with the file")
     .option("--new-ids", "give the events new ids, for a second copy in the same topic")
+    .option("--skip-stored", "leave out events that the topic has already, for a file that was imported before")
     .option("--skip-bad", "pass over lines that are no events, and count them")
     .option(
       "--retry-s <seconds>",
@@ -60,9 +65,6 @@ export const registerImport: Register = (program, run) => {
     .addHelpText(
       "after",
       `
-If orders.ndjson.sha256 is there, the file must match it. An import that was cut goes on when the same command is given again,
-without storing an event twice.
-
 Examples:
   $ narthex import orders.ndjson
   orders: 2 events from orders.ndjson, sha256 9f2c…, the export of orders is now identical to the file
@@ -72,155 +74,71 @@ Examples:
 };
 
 export async function importFile(context: Context, file: string, options: ImportOptions): Promise<void> {
+  if (file === "") throw usage("the name of the file is empty");
   if (options.topic !== undefined) checkPublishTopic(options.topic);
-  const job = file === "-" ? await standardInput(context, options) : await wholeFile(context, file, options);
-  await new Import(context, job, options).run();
-}
-
-// ------------------------------------------------------------------------------------------------------------- what to import
-
-interface Job {
-  /** As it is called in messages. */
-  readonly name: string;
-  /** Where it can be read again; undefined for stdin. */
-  readonly path: string | undefined;
-  readonly bytes: number | undefined;
-  readonly topic: string;
-  chunks(from: number): AsyncIterable<Buffer>;
-}
-
-async function standardInput(context: Context, { topic, verify }: ImportOptions): Promise<Job> {
-  if (process.stdin.isTTY) throw usage("stdin is a terminal: give a file, or pipe an export in");
-  const [first, chunks] = await peek(process.stdin);
-  if (verify) context.note("narthex: stdin cannot be read twice, so what is stored is not compared with it");
-  return {
-    name: "stdin",
-    path: undefined,
-    bytes: undefined,
-    topic: topic ?? topicOf("stdin", first),
-    chunks: () => chunks,
-  };
-}
-
-async function wholeFile(context: Context, path: string, { topic }: ImportOptions): Promise<Job> {
-  const facts = await stat(path).catch(absent);
-  if (facts === undefined) throw new CliError(`${path} does not exist`, exitCodes.missing);
-  if (!facts.isFile()) throw new CliError(`${path} is not a file`, exitCodes.usage);
-  await checkSum(context, path, facts.size);
-  const beginning = createReadStream(path);
-  const [first] = await peek(beginning);
-  beginning.destroy();
-  return {
-    name: path,
-    path,
-    bytes: facts.size,
-    topic: topic ?? topicOf(path, first),
-    chunks: (from) => createReadStream(path, { start: from, highWaterMark: chunkBytes }),
-  };
-}
-
-/** The first line that is not blank, and all bytes, the first ones too. */
-async function peek(source: AsyncIterable<Buffer>): Promise<[first: Buffer, all: AsyncIterable<Buffer>]> {
-  const iterator = source[Symbol.asyncIterator]();
-  const seen: Buffer[] = [];
-  const blocks = new LineBlocks();
-  let first: Buffer | undefined;
-  while (first === undefined) {
-    const { value, done } = await iterator.next();
-    if (done) break;
-    seen.push(value);
-    const block = blocks.push(value);
-    if (block !== undefined) first = firstLine(block);
+  if (options.newIds && options.skipStored) throw usage("--new-ids and --skip-stored exclude each other");
+  const { topic, verify } = options;
+  if (file === "-" && verify) {
+    context.note("narthex: stdin cannot be read twice, so what is stored is not compared with it");
   }
-  async function* all(): AsyncGenerator<Buffer> {
-    yield* seen;
-    for (let next = await iterator.next(); !next.done; next = await iterator.next()) yield next.value;
+  const source = file === "-" ? await standardInput(topic) : await wholeFile(context, file, topic);
+  const { path } = source;
+  const imported = new Import(context, source, options);
+  if (path === undefined) return imported.run();
+  const lock = { clock: realClock(), taken: `another import reads ${path}` };
+  const release = await takeLock(`${statePath(path)}.lock`, lock).catch(unwritableState(path));
+  try {
+    await imported.run();
+  } finally {
+    await release();
   }
-  return [first ?? firstLine(blocks.rest()) ?? Buffer.alloc(0), all()];
 }
 
-function firstLine(block: Buffer): Buffer | undefined {
-  for (let start = 0; start < block.length; ) {
-    const found = block.indexOf(0x0a, start);
-    const end = found < 0 ? block.length : found;
-    if (!isBlank(block.subarray(start, end))) return block.subarray(start, end);
-    start = end + 1;
-  }
-  return undefined;
-}
-
-function isBlank(line: Buffer): boolean {
-  for (const byte of line) if (byte > 0x20) return false;
-  return true;
-}
-
-function topicOf(name: string, line: Buffer): string {
-  if (line.length === 0) throw new CliError(`${name} is empty: there is nothing to import`);
-  const event = readLine(line);
-  const topic = typeof event === "string" ? undefined : event.topic;
-  if (typeof event === "string" || topic === undefined) {
-    const what = typeof event === "string" ? `the first line of ${name} ${event}` : `${name} names no topic`;
-    throw new CliError(`${what}: give --topic`, typeof event === "string" ? exitCodes.failed : exitCodes.usage);
-  }
-  const fault = publishTopicFault(topic);
-  if (fault !== undefined) throw new CliError(`${name} is of ${topic}, where nobody can publish: give --topic`);
-  return topic;
-}
-
-/** Against the file that export wrote beside it, before anything is published. */
-async function checkSum(context: Context, path: string, size: number): Promise<void> {
-  const text = await readFile(`${path}.sha256`, "utf8").catch(absent);
-  if (text === undefined) return;
-  const wanted = /^\\?([0-9a-f]{64})\b/i.exec(text)?.[1]?.toLowerCase();
-  if (wanted === undefined) throw new CliError(`${path}.sha256 is no checksum file: remove it to import without one`);
-  const hash = createHash("sha256");
-  const progress = new Progress({ clock: realClock(), tty: context.tty, label: "checking", total: size });
-  let bytes = 0;
-  for await (const chunk of createReadStream(path, { highWaterMark: 1024 * 1024 }) as AsyncIterable<Buffer>) {
-    if (context.signal.aborted) throw new CliError("interrupted", exitCodes.interrupted);
-    hash.update(chunk);
-    bytes += chunk.length;
-    progress.reach(0, bytes);
-  }
-  progress.stop();
-  if (hash.digest("hex") === wanted) return;
-  throw new CliError(
-    `${path} does not match ${path}.sha256, so nothing was imported: export it again, or remove the checksum if the file was changed on purpose`,
-  );
+function unwritableState(path: string): (error: Error) => never {
+  return unwritable(statePath(path), ", and an import keeps there how far it is; it can be given on stdin instead");
 }
 
 // ----------------------------------------------------------------------------------------------------------------- the import
 
+interface Start {
+  readonly state: ImportState;
+  /** Of the file up to its mark. */
+  readonly hash: Hash;
+  /** It was cut, in this run or an earlier one: events behind the mark may be stored. */
+  readonly uncertain: boolean;
+}
+
 class Import {
   private readonly context: Context;
-  private readonly job: Job;
+  private readonly source: ImportSource;
   private readonly options: ImportOptions;
   private readonly clock: Clock = realClock();
   private createdAt: number | null = null;
   private bad = 0;
 
-  constructor(context: Context, job: Job, options: ImportOptions) {
+  constructor(context: Context, source: ImportSource, options: ImportOptions) {
     this.context = context;
-    this.job = job;
+    this.source = source;
     this.options = options;
   }
 
   async run(): Promise<void> {
     const client = await this.context.client();
-    const { state, hash, resumed } = await this.beginOrResume();
+    const { state, hash, uncertain } = await this.beginOrResume();
+    const resumed = state.mark.events;
     const progress = new Progress({
       clock: this.clock,
       tty: this.context.tty,
       label: state.topic,
-      total: this.job.bytes,
+      total: this.source.bytes,
       done: state.mark.bytes,
       events: state.mark.events,
     });
-    const watch = new RateWatch(this.context, this.clock);
+    const watch = new RefusalWatch(this.context, this.clock);
     const startedAt = this.clock.mono();
     let done: { state: ImportState; storedBefore: number };
     try {
-      done = await this.publishAll(client, { state, hash, resumed, progress, watch });
+      done = await this.publishAll(client, { state, hash, uncertain, progress, watch });
     } finally {
       progress.stop();
       watch.stop();
@@ -231,47 +149,53 @@ class Import {
 
   // ----------------------------------------------------------------------------------------------------------- where to begin
 
-  private async beginOrResume(): Promise<{ state: ImportState; hash: Hash; resumed: number }> {
-    const { context, job, options, clock } = this;
-    const target = await findTarget(context, job.topic);
+  private async beginOrResume(): Promise<Start> {
+    const { context, source, options, clock } = this;
+    const target = await findTarget(context, source.topic);
     this.createdAt = target?.createdAt ?? null;
     const newIds = options.newIds === true;
-    const found = job.path === undefined ? undefined : await readState(job.path);
-    if (found === undefined || job.path === undefined) {
+    const skipStored = options.skipStored === true;
+    const found = source.path === undefined ? undefined : await readState(source.path);
+    if (found === undefined || source.path === undefined) {
+      if (target !== undefined && !newIds && !skipStored) await needFresh(context, source, target);
       const position = target?.end ?? "0:0";
       const state: ImportState = {
         version: 1,
         url: context.url,
-        topic: job.topic,
+        topic: source.topic,
         createdAt: this.createdAt,
         newIds,
+        skipStored,
         nonce: clock.nonce(8),
         beganAt: clock.wall(),
         end: position,
-        begin: position,
+        begin: skipStored ? (target?.start ?? position) : position,
         mark: { bytes: 0, lines: 0, events: 0, skipped: 0, sha256: createHash("sha256").digest("hex"), position },
       };
       // Before the first event is sent, or nobody would know the nonce that its id was made of.
-      await this.save(state);
-      return { state, hash: createHash("sha256"), resumed: 0 };
+      await this.save(state).catch(source.path === undefined ? undefined : unwritableState(source.path));
+      return { state, hash: createHash("sha256"), uncertain: false };
     }
-    const fault = stateFault(job.path, found, {
+    const fault = stateFault(source.path, found, {
       url: context.url,
-      topic: job.topic,
+      topic: source.topic,
       createdAt: this.createdAt,
       newIds,
     });
-    if (fault !== undefined || found === "unreadable") throw new CliError(fault ?? job.path);
+    if (fault !== undefined || found === "unreadable") throw new CliError(fault ?? source.path);
     const hash = await this.hashUpTo(found);
     if (found.mark.events > 0) {
-      context.note(`narthex: going on behind the ${eventsText(found.mark.events)} that were imported before`);
+      const { events } = found.mark;
+      context.note(`narthex: going on behind the ${eventsText(events)} that ${wasWere(events)} imported before`);
     }
-    return { state: found, hash, resumed: found.mark.events };
+    if (!skipStored || found.skipStored) return { state: found, hash, uncertain: true };
+    // All of the target is looked through then, also what was there before the import began.
+    return { state: { ...found, skipStored, begin: target?.start ?? found.begin }, hash, uncertain: true };
   }
 
   /** The file must still be the one of which a part was imported. */
   private async hashUpTo({ mark }: ImportState): Promise<Hash> {
-    const { path = "", bytes = 0 } = this.job;
+    const { path = "", bytes = 0 } = this.source;
     const hash = createHash("sha256");
     if (mark.bytes > 0 && mark.bytes <= bytes) {
       for await (const chunk of createReadStream(path, { end: mark.bytes - 1, highWaterMark: 1024 * 1024 })) {
@@ -285,35 +209,40 @@ class Import {
   }
 
   private async save(state: ImportState): Promise<void> {
-    const { path } = this.job;
+    const { path } = this.source;
     if (path === undefined) return;
     // A topic that the first event made.
-    if (this.createdAt === null && state.mark.events > 0) {
-      this.createdAt = (await findTarget(this.context, state.topic))?.createdAt ?? null;
-    }
+    if (this.createdAt === null && state.mark.events > 0) this.createdAt = await this.madeAt(state.topic);
     await writeState(path, { ...state, createdAt: this.createdAt });
+  }
+
+  /** Null: the node is gone just now; the next mark will tell. */
+  private madeAt(topic: string): Promise<number | null> {
+    return findTarget(this.context, topic).then(
+      (target) => target?.createdAt ?? null,
+      (error: Error) => {
+        if (error instanceof CliError) return null;
+        throw error;
+      },
+    );
   }
 
   // --------------------------------------------------------------------------------------------------------------- publishing
 
   private async publishAll(
     client: EventClient,
-    start: {
-      readonly state: ImportState;
-      readonly hash: Hash;
-      readonly resumed: number;
-      readonly progress: Progress;
-      readonly watch: RateWatch;
-    },
+    start: Start & { readonly progress: Progress; readonly watch: RefusalWatch },
   ): Promise<{ state: ImportState; storedBefore: number }> {
-    const { clock, context, job, options } = this;
-    let { state, hash } = start;
-    let storedBefore = 0;
+    const { clock, context, source, options } = this;
+    let { state, hash, uncertain } = start;
+    const looking = { context, clock, retryMs: options.retryS * 1000 };
+    const before = await storedBefore(looking, state);
+    let notStored = 0;
     let movedAt = clock.mono();
-    // Whatever was cut before, in this run or an earlier one, may have left events behind the mark.
-    let uncertain = state.mark.events > 0 || start.resumed > 0 || state.createdAt !== null;
     for (;;) {
-      const stored = uncertain ? await this.storedBehind(state) : new Set<string>();
+      const stored = uncertain
+        ? await storedBehind(looking, state, { source, read: this.reader(state, undefined) })
+        : new Set<string>();
       const pipeline = new Pipeline({
         client,
         clock,
@@ -321,6 +250,7 @@ class Import {
         state,
         hash,
         read: this.reader(state, client),
+        storedBefore: before,
         stored,
         rate: options.rate,
         skip: options.skipBad ? (line, fault) => this.skipped(line, fault) : undefined,
@@ -330,9 +260,9 @@ class Import {
           start.watch.reach(events);
         },
       });
-      const end = await pipeline.run(job.chunks(state.mark.bytes));
-      storedBefore += pipeline.storedBefore;
-      if (end.kind === "done") return { state: pipeline.state, storedBefore };
+      const end = await pipeline.run(source.chunks(state.mark.bytes));
+      notStored += pipeline.storedBefore;
+      if (end.kind === "done") return { state: pipeline.state, storedBefore: notStored };
       if (pipeline.state.mark.events > state.mark.events) movedAt = clock.mono();
       ({ state, hashAtMark: hash } = pipeline);
       const waitMs = this.retryAfter(end);
@@ -342,39 +272,6 @@ class Import {
       if (!(await pause(clock, waitMs, context.signal))) throw this.failure({ kind: "interrupted" }, state);
       uncertain = true;
     }
-  }
-
-  /** Ids of events behind the mark that the target has: some were sent and not confirmed when it was cut. */
-  private async storedBehind(state: ImportState): Promise<Set<string>> {
-    const { context, clock, job, options } = this;
-    const ids = new Set<string>();
-    const read = this.reader(state, undefined);
-    const blocks = new LineBlocks();
-    let index = state.mark.events;
-    const add = (line: Buffer) => {
-      const event = read(line, index);
-      if (typeof event !== "object") return;
-      index++;
-      if (event.id !== undefined) ids.add(event.id);
-    };
-    for await (const chunk of job.chunks(state.mark.bytes)) {
-      const block = blocks.push(chunk);
-      if (block !== undefined) eachLine(block, (start, end) => add(block.subarray(start, end)));
-      if (index - state.mark.events >= aheadMax) break;
-    }
-    const rest = blocks.rest();
-    if (rest.length > 0 && index - state.mark.events < aheadMax) add(rest);
-    const stored = new Set<string>();
-    if (ids.size === 0 || (await findTarget(context, state.topic)) === undefined) return stored;
-    const head = new LineHead();
-    const from = { topic: state.topic, from: state.mark.position, retryMs: options.retryS * 1000 };
-    await readBack(context, clock, from, (block) => {
-      eachLine(block, (start, end) => {
-        if (head.read(block, start, end) && ids.has(head.id)) stored.add(head.id);
-      });
-      return stored.size === ids.size;
-    });
-    return stored;
   }
 
   /** How a line of the file becomes what is published: its topic is checked, its id and time are filled in. */
@@ -399,23 +296,24 @@ class Import {
 
   private skipped(line: number, fault: string): void {
     this.bad++;
-    if (this.bad <= badShownMax) this.context.note(`narthex: ${this.job.name}:${line} ${fault}: passed over`);
+    if (this.bad <= badShownMax) this.context.note(`narthex: ${this.source.name}:${line} ${fault}: passed over`);
     if (this.bad === badShownMax + 1) this.context.note("narthex: more lines are passed over without a word");
   }
 
   /** Undefined: trying again changes nothing. */
   private retryAfter(end: PipelineEnd): number | undefined {
-    if (end.kind !== "refused" || !(end.error instanceof NarthexError) || this.job.path === undefined) return undefined;
+    if (end.kind !== "refused" || !(end.error instanceof NarthexError) || this.source.path === undefined)
+      return undefined;
     const { code, retryable, retryAfterMs } = end.error;
     return retryable || code === "unknown_outcome" ? (retryAfterMs ?? 1000) : undefined;
   }
 
   private failure(end: PipelineEnd, { mark }: ImportState): CliError {
-    const { name, path } = this.job;
+    const { name, path } = this.source;
     const sofar =
       path === undefined
         ? `${eventsText(mark.events)} or more were imported`
-        : `${eventsText(mark.events)} are imported; the same command goes on from there`;
+        : `${eventsText(mark.events)} ${isAre(mark.events)} imported; the same command goes on from there`;
     switch (end.kind) {
       case "interrupted":
         return new CliError(`interrupted: ${sofar}`, exitCodes.interrupted);
@@ -424,7 +322,7 @@ class Import {
           `${name}:${end.line} ${end.fault}; nothing behind it was imported: correct it and give the same command again, or add --skip-bad`,
         );
       case "unsaved":
-        return new CliError(`${statePath(name)} cannot be written (${end.error.message}): ${sofar}`);
+        return new CliError(`${statePath(name)} cannot be written (${diskReason(end.error)}): ${sofar}`);
       default: {
         const { exitCode } = explainFailure(end.kind === "refused" ? end.error : undefined);
         return new CliError(
@@ -442,10 +340,11 @@ class Import {
     resumed: number,
     seconds: number,
   ): Promise<void> {
-    const { context, job, options } = this;
+    const { context, source, options } = this;
     const { events, bytes, sha256, skipped } = state.mark;
-    const verdict = options.verify && job.path !== undefined ? await this.verify(job.path, state) : undefined;
-    if (job.path !== undefined) await removeIfThere(statePath(job.path));
+    const verdict = options.verify && source.path !== undefined ? await this.verify(source.path, state) : undefined;
+    if (verdict?.kind === "missing") throw await this.difference(source.name, state.topic, verdict);
+    if (source.path !== undefined) await removeIfThere(statePath(source.path));
     if (context.json) {
       const { topic } = state;
       const verified = verdict?.kind ?? false;
@@ -453,7 +352,7 @@ class Import {
       context.out(
         JSON.stringify({
           topic,
-          file: job.name,
+          file: source.name,
           events,
           bytes,
           sha256,
@@ -468,10 +367,12 @@ class Import {
       return;
     }
     const facts = [
-      `${state.topic}: ${eventsText(events)} from ${job.name} (${bytesText(bytes)} in ${durationText(seconds * 1000)})`,
+      `${state.topic}: ${eventsText(events)} from ${source.name} (${bytesText(bytes)} in ${durationText(seconds * 1000)})`,
       `sha256 ${sha256}`,
       ...(skipped > 0 ? [`${skipped} lines passed over`] : []),
-      ...(storedBefore > 0 ? [`${eventsText(storedBefore)} were there before and not stored again`] : []),
+      ...(storedBefore > 0
+        ? [`${eventsText(storedBefore)} ${wasWere(storedBefore)} there before and not stored again`]
+        : []),
     ];
     if (verdict?.kind === "identical") facts.push(`the export of ${state.topic} is now identical to the file`);
     if (verdict?.kind === "same") facts.push("all are in the topic with the same contents");
@@ -480,28 +381,32 @@ class Import {
     context.out(facts.join(", "));
   }
 
-  private async verify(file: string, state: ImportState) {
+  private async verify(file: string, state: ImportState): Promise<Verdict> {
     const { context, clock, options } = this;
-    const verdict = await verifyImport({
-      context,
-      clock,
-      file,
-      topic: state.topic,
-      begin: state.begin,
-      retryMs: options.retryS * 1000,
-      read: this.reader(state, undefined),
-    });
-    if (verdict.kind !== "missing") return verdict;
-    const path = `/replay?topic=${encodeURIComponent(state.topic)}&from=afterId&afterId=${encodeURIComponent(verdict.id)}&limit=1`;
-    const there = await context.http(path).then(
-      () => true,
-      (error: Error) => {
-        if (error instanceof CliError && error.exitCode === exitCodes.missing) return false;
-        throw error;
-      },
-    );
-    const what = there ? "is stored with other contents (an older event has its id? --new-ids)" : "is not stored";
-    throw new CliError(`${file}:${verdict.line} differs: the event ${verdict.id} ${what}`);
+    const { topic, begin } = state;
+    const retryMs = options.retryS * 1000;
+    try {
+      const read = this.reader(state, undefined);
+      return await verifyImport({ context, clock, file, topic, begin, retryMs, read });
+    } catch (error) {
+      if (!(error instanceof CliError)) throw error;
+      const rest = "all events are imported, only not compared with the file; --no-verify leaves that out";
+      throw new CliError(`${error.message}: ${rest}`, error.exitCode);
+    }
+  }
+
+  private async difference(
+    name: string,
+    topic: string,
+    { line, id }: { readonly line: number; readonly id: string },
+  ): Promise<CliError> {
+    const there = await hasEvent(this.context, topic, id);
+    const target = there ? undefined : await findTarget(this.context, topic);
+    const gone = target?.retains
+      ? `is not stored; the retention of ${topic} may have removed it (--no-verify leaves the comparison out)`
+      : "is not stored";
+    const what = there ? "is stored with other contents (an older event has its id? --new-ids)" : gone;
+    return new CliError(`${name}:${line} differs: the event ${id} ${what}`);
   }
 }
 

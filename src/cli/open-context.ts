@@ -5,7 +5,8 @@ import { connect, type EventClient } from "../client/client.ts";
 import { frameBounds } from "../protocol/bounds.ts";
 import { type Clock, realClock } from "../runtime/clock.ts";
 import { type Action, CliError, type Context, exitCodes } from "./context.ts";
-import { exitCodeOf, explainFailure, tokenAdvice, unreachableLine } from "./failures.ts";
+import { exitCodeOf, explainFailure, type FailureLine, tokenAdvice, unreachableLine } from "./failures.ts";
+import { notANode } from "./node-answers.ts";
 
 /** As commander names them. */
 export interface SharedOptions {
@@ -26,7 +27,7 @@ const tokenFileBytesMax = 64 * 1024;
 /** Runs the action and resolves with its exit code; what it throws goes on to the caller. */
 export async function withContext(options: SharedOptions, action: Action): Promise<number> {
   const context = new ProcessContext(options, process.env);
-  const unwatch = watchProcess(context);
+  const unwatch = watchSignals(context);
   try {
     const code = (await action(context)) ?? exitCodes.ok;
     await context.close();
@@ -52,6 +53,7 @@ class ProcessContext implements Context {
   private readonly quiet: boolean;
   private readonly clock: Clock = realClock();
   private readonly ending = new AbortController();
+  private asking: Promise<void> | undefined;
   private connecting: Promise<EventClient> | undefined;
   private connected: EventClient | undefined;
 
@@ -77,6 +79,7 @@ class ProcessContext implements Context {
   }
 
   async http(path: string, init: RequestInit = {}): Promise<Response> {
+    await this.needNode();
     const response = await this.fetch(path, init, answerMsMax);
     if (!response.ok) throw await refusedBy(this.url, response);
     return response;
@@ -92,7 +95,7 @@ class ProcessContext implements Context {
     try {
       return JSON.parse(text) as T;
     } catch (error) {
-      if (error instanceof SyntaxError) throw notOurs(this.url);
+      if (error instanceof SyntaxError) throw notANode(this.url);
       throw error;
     }
   }
@@ -117,9 +120,7 @@ class ProcessContext implements Context {
 
   private async connect(): Promise<EventClient> {
     // A client goes on trying, as it should once it runs. A node that is not there at all is to be said at once.
-    const response = await this.fetch("/health/live", {}, probeMsMax);
-    await response.body?.cancel();
-    if (!response.ok) throw notOurs(this.url);
+    await this.needNode();
     let lost = false;
     const client = await connect(this.url, {
       token: this.token,
@@ -133,6 +134,31 @@ class ProcessContext implements Context {
     return client;
   }
 
+  /** Asks before the first request, until it was answered once. Behind it every answer is that of a node, whatever else may listen on such a port. */
+  private needNode(): Promise<void> {
+    this.asking ??= this.askLive().catch((error: unknown) => {
+      this.asking = undefined;
+      throw error;
+    });
+    return this.asking;
+  }
+
+  private async askLive(): Promise<void> {
+    const late = new AbortController();
+    const timer = this.clock.after(probeMsMax, () => late.abort());
+    try {
+      const response = await this.fetch("/health/live", { signal: late.signal }, probeMsMax);
+      if (!response.ok || !(await saysLive(response))) throw notANode(this.url);
+    } catch (error) {
+      if (!late.signal.aborted || this.signal.aborted || error instanceof CliError) throw error;
+      throw noAnswer(this.url, probeMsMax);
+    } finally {
+      timer.cancel();
+      // What is not read of it would keep the socket.
+      late.abort();
+    }
+  }
+
   private async fetch(path: string, init: RequestInit, msMax: number): Promise<Response> {
     const late = new AbortController();
     const timer = this.clock.after(msMax, () => late.abort());
@@ -143,9 +169,7 @@ class ProcessContext implements Context {
       return await fetch(this.url + path, { ...init, headers, signal: AbortSignal.any(signals) });
     } catch (error) {
       if (this.signal.aborted || init.signal?.aborted) throw error;
-      if (late.signal.aborted) {
-        throw new CliError(`no answer from ${this.url} within ${msMax / 1000} s`, exitCodes.unreachable);
-      }
+      if (late.signal.aborted) throw noAnswer(this.url, msMax);
       throw new CliError(unreachableLine(this.url, reasonOf(error)), exitCodes.unreachable);
     } finally {
       timer.cancel();
@@ -213,50 +237,65 @@ async function refusedBy(url: string, response: Response): Promise<CliError> {
   try {
     fault = JSON.parse(text) ?? {};
   } catch (error) {
-    if (error instanceof SyntaxError) return notOurs(url);
+    if (error instanceof SyntaxError) return notANode(url);
     throw error;
   }
-  if (typeof fault.error !== "string") return notOurs(url);
+  if (typeof fault.error !== "string") return notANode(url);
   const line = tokenAdvice(fault.code) ?? (fault.code === undefined ? fault.error : `${fault.error} (${fault.code})`);
   return new CliError(line, response.status === 404 ? exitCodes.missing : exitCodeOf(fault.code));
 }
 
-function notOurs(url: string): CliError {
-  return new CliError(`what answers at ${url} is not a Narthex node: check NARTHEX_URL`, exitCodes.unreachable);
+async function saysLive(response: Response): Promise<boolean> {
+  if (!response.headers.get("content-type")?.startsWith("application/json")) return false;
+  try {
+    const answer = (await response.json()) as { readonly live?: unknown } | null;
+    return answer?.live === true;
+  } catch (error) {
+    if (error instanceof SyntaxError) return false;
+    throw error;
+  }
+}
+
+function noAnswer(url: string, msMax: number): CliError {
+  return new CliError(`no answer from ${url} within ${msMax / 1000} s`, exitCodes.unreachable);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- process
 
-/** Signals, readers that go away, and what nobody caught. */
-function watchProcess(context: ProcessContext): () => void {
+/** The first signal lets the command finish, the second ends the process. */
+function watchSignals(context: ProcessContext): () => void {
   const interrupt = () => {
     if (context.signal.aborted) process.exit(exitCodes.interrupted);
     context.interrupt();
   };
-  const broken = ({ code }: NodeJS.ErrnoException) => {
-    // `| head -1` has what it wanted.
-    if (code === "EPIPE") process.exit(exitCodes.ok);
+  process.on("SIGINT", interrupt).on("SIGTERM", interrupt);
+  return () => process.off("SIGINT", interrupt).off("SIGTERM", interrupt);
+}
+
+/** Readers that go away, and what nobody caught. For as long as the process lives: help is written without a context. */
+export function watchProcess(): { optional: boolean } {
+  const reader = { optional: false };
+  process.stdout.on("error", ({ code }: NodeJS.ErrnoException) => {
+    if (code === "EPIPE") {
+      if (reader.optional) return;
+      // `| head -1` has what it wanted.
+      process.exit(exitCodes.ok);
+    }
     process.stderr.write(`narthex: stdout cannot be written: ${code}\n`);
     process.exit(exitCodes.failed);
-  };
+  });
   // Without anybody who reads the notes, the work goes on.
-  const unheard = () => undefined;
-  const uncaught = (error: unknown) => {
-    const { line, exitCode, details } = explainFailure(error);
-    if (line !== undefined) process.stderr.write(`narthex: ${line}\n`);
-    if (process.env.NARTHEX_DEBUG === "1") process.stderr.write(`${details}\n`);
-    process.exit(exitCode);
-  };
-  process.on("SIGINT", interrupt).on("SIGTERM", interrupt);
+  process.stderr.on("error", () => undefined);
+  const uncaught = (error: unknown) => process.exit(reportFailure(explainFailure(error)));
   process.on("uncaughtException", uncaught).on("unhandledRejection", uncaught);
-  process.stdout.on("error", broken);
-  process.stderr.on("error", unheard);
-  return () => {
-    process.off("SIGINT", interrupt).off("SIGTERM", interrupt);
-    process.off("uncaughtException", uncaught).off("unhandledRejection", uncaught);
-    process.stdout.off("error", broken);
-    process.stderr.off("error", unheard);
-  };
+  return reader;
+}
+
+/** Says it in one line, with details for whoever asked for them, and returns the exit code. */
+export function reportFailure({ line, exitCode, details }: FailureLine): number {
+  if (line !== undefined) process.stderr.write(`narthex: ${line}\n`);
+  if (details !== undefined && process.env.NARTHEX_DEBUG === "1") process.stderr.write(`${details}\n`);
+  return exitCode;
 }
 
 function flushed(): Promise<void> {

@@ -53,6 +53,14 @@ export function eventsText(events: number): string {
   return events === 1 ? "1 event" : `${count(Math.round(events))} events`;
 }
 
+export function isAre(events: number): string {
+  return events === 1 ? "is" : "are";
+}
+
+export function wasWere(events: number): string {
+  return events === 1 ? "was" : "were";
+}
+
 // --------------------------------------------------------------------------------------------------------------------- bar
 
 export interface BarOptions {

@@ -9,6 +9,7 @@ import { CliError, type Context, type Register } from "./context.ts";
 import { explainFailure } from "./failures.ts";
 import { InputTooLong, readStdin, stdinLines } from "./stdin.ts";
 import { stdoutDrained } from "./stdout.ts";
+import { many } from "./table.ts";
 import { timeOption } from "./times.ts";
 
 interface PubOptions {
@@ -25,6 +26,8 @@ interface PubOptions {
 /** Events sent and not yet confirmed. */
 const windowMax = 1000;
 const inputBytesMax = 64 * 1024 * 1024;
+/** Some editors and shells begin a file with it. */
+const byteOrderMark = "\ufeff";
 const quoting = `put JSON in single quotes, as in: narthex pub orders '{"n":1}' (or send it as a string with --text)`;
 
 export const registerPub: Register = (program, run) => {
@@ -54,10 +57,13 @@ Examples:
   jq -c '.[]' orders.json | narthex pub orders --lines`,
     )
     .action((topic: string, payload: string | undefined, options: PubOptions, { args }: { args: string[] }) =>
-      run((context) => {
-        if (args.length > 2) throw usage(`the payload came in ${args.length - 1} pieces: ${quoting}`);
-        return pub(context, checkPublishTopic(topic), payload, options);
-      }),
+      run(
+        (context) => {
+          if (args.length > 2) throw usage(`the payload came in ${args.length - 1} pieces: ${quoting}`);
+          return pub(context, checkPublishTopic(topic), payload, options);
+        },
+        { readerOptional: true },
+      ),
     );
 };
 
@@ -68,7 +74,7 @@ async function pub(context: Context, topic: string, argument: string | undefined
     return publishAll(context, topic, (signal) => linePayloads(signal, options), publishOptions);
   }
   const text = argument === undefined || argument === "-" ? await readInput(context, argument) : argument;
-  const payload = options.text ? text : parsePayload(text, "the payload");
+  const payload = options.text ? text : parsePayload(text, () => `the payload is not JSON: ${quoting}`);
   return publishAll(context, topic, (signal) => repeated(payload, options.count ?? 1, signal), publishOptions);
 }
 
@@ -97,23 +103,33 @@ interface Numbered {
 }
 
 /** Checked, and published as it was written: a number keeps its digits. In JSON a line break can only stand between tokens. */
-function parsePayload(text: string, what: string): RawJson {
+function parsePayload(text: string, faultText: (fault: string) => string): RawJson {
   try {
     JSON.parse(text);
   } catch (error) {
-    if (error instanceof SyntaxError) throw usage(`${what} is not JSON: ${quoting}`);
+    if (error instanceof SyntaxError) throw usage(faultText(syntaxFault(error)));
     throw error;
   }
   return new RawJson(text.trim().replace(/[\r\n]+/g, " "));
 }
 
+/** Without the excerpt of the payload that V8 adds. */
+function syntaxFault({ message }: SyntaxError): string {
+  return message.replace(/, (?:\.\.\.)?".*"(?:\.\.\.)? is not valid JSON$/s, "").replace(/^U/, "u");
+}
+
+function withoutMark(text: string): string {
+  return text.startsWith(byteOrderMark) ? text.slice(1) : text;
+}
+
 async function* linePayloads(signal: AbortSignal, { text }: PubOptions): AsyncGenerator<Numbered> {
   let line = 0;
-  for await (const content of stdinLines(signal)) {
+  for await (const given of stdinLines(signal)) {
     line++;
+    const content = line === 1 ? withoutMark(given) : given;
     // A file often ends with an empty line; nobody means an event by it.
     if (!text && content.trim() === "") continue;
-    yield { line, payload: text ? content : parsePayload(content, `line ${line}`) };
+    yield { line, payload: text ? content : parsePayload(content, (fault) => `line ${line} is not JSON: ${fault}`) };
   }
 }
 
@@ -132,7 +148,7 @@ async function readInput({ signal }: Context, argument: string | undefined): Pro
       : error;
   });
   // A text keeps its form but for the newline that ends a file; JSON does not care.
-  const trimmed = text.replace(/\r?\n$/, "");
+  const trimmed = withoutMark(text).replace(/\r?\n$/, "");
   if (trimmed.trim() === "") throw usage(`stdin is empty, and there is no payload: ${quoting}`);
   return trimmed;
 }
@@ -203,5 +219,5 @@ function atLine(error: unknown, line: number | undefined): unknown {
 function withStored(error: unknown, stored: number): unknown {
   const { line: text, exitCode } = explainFailure(error);
   if (text === undefined) return error;
-  return new CliError(`${text}; ${stored} ${stored === 1 ? "event was" : "events were"} stored`, exitCode);
+  return new CliError(`${text}; ${many(stored, "event")} ${stored === 1 ? "was" : "were"} stored`, exitCode);
 }

@@ -4,7 +4,6 @@
 import type { EventClient } from "../client/client.ts";
 import { RawJson } from "../client/raw-json.ts";
 import { type Clock, realClock } from "../runtime/clock.ts";
-import { query } from "./arguments.ts";
 import { CliError, type Context, exitCodes } from "./context.ts";
 import {
   type DeadLetter,
@@ -14,6 +13,8 @@ import {
   readLetters,
   redriveId,
 } from "./dead-letters.ts";
+import { hasEvent } from "./import-target.ts";
+import { findTopic } from "./node-answers.ts";
 import { pause } from "./pause.ts";
 import { eventsText, Progress } from "./progress.ts";
 
@@ -26,6 +27,8 @@ export interface RedriveOptions {
   readonly rate: number | undefined;
   /** In place of the topic that each came from. */
   readonly to: string | undefined;
+  /** A topic that was deleted meanwhile is made anew. */
+  readonly create: boolean;
   readonly dryRun: boolean;
 }
 
@@ -39,20 +42,29 @@ interface Counts {
 }
 
 export async function redrive(context: Context, options: RedriveOptions): Promise<void> {
-  const { range, filter, limit = Number.POSITIVE_INFINITY, to, dryRun } = options;
+  const { range, filter, limit = Number.POSITIVE_INFINITY, to, create, dryRun } = options;
   const client = dryRun ? undefined : await context.client();
   const counts: Counts = { matched: 0, redriven: 0, before: 0 };
   const clock = realClock();
   const progress = new Progress({ clock, tty: context.tty, label: "redrive", total: undefined });
   const pacer = new Pacer(clock, options.rate, context.signal);
   const targets = new Set<string>();
+  const found = new Set<string>();
+  const checked = new Set<string>();
   try {
     await readLetters(context, range, async (letters) => {
       const wanted = letters.filter((letter) => matches(letter, filter));
+      for (const { id, eventId, topic } of wanted) {
+        found.add(id).add(eventId);
+        if (create || to !== undefined || checked.has(topic)) continue;
+        await needTopic(context, topic);
+        checked.add(topic);
+      }
       for (let from = 0; from < wanted.length; from += togetherMax) {
         const some = wanted.slice(from, from + togetherMax);
         const isThere = await Promise.all(
-          some.map((letter) => isStored(context, to ?? letter.topic, redriveId(letter.id))),
+          // One that was redriven is in the target under the id that it gets each time.
+          some.map((letter) => hasEvent(context, to ?? letter.topic, redriveId(letter.id))),
         );
         counts.before += isThere.filter((there) => there).length;
         counts.matched += some.length;
@@ -69,6 +81,21 @@ export async function redrive(context: Context, options: RedriveOptions): Promis
     progress.stop();
   }
   await report(context, options, counts, [...targets]);
+  const absent = [...(filter.ids ?? [])].filter((id) => !found.has(id));
+  if (absent.length > 0 && counts.redriven < limit) {
+    const chosen = filter.reason === undefined && filter.key === undefined ? "" : " that is like that";
+    const line = `the group ${range.group} has no dead letter ${absent.join(", ")}${chosen} on ${range.topic}`;
+    throw new CliError(line, exitCodes.missing);
+  }
+}
+
+/** Publishing would make it, with the settings of any new topic and without its groups. */
+async function needTopic(context: Context, topic: string): Promise<void> {
+  if ((await findTopic(context, topic)) !== undefined) return;
+  throw new CliError(
+    `${topic} does not exist any more: --create makes it anew, --to publishes them to another topic`,
+    exitCodes.missing,
+  );
 }
 
 async function publishAll(
@@ -93,18 +120,6 @@ async function publishAll(
     sent.at(-1)?.catch((error: Error) => error);
   }
   await Promise.all(sent);
-}
-
-/** A dead letter that was redriven is in the target under the id that it gets each time. */
-async function isStored(context: Context, topic: string, id: string): Promise<boolean> {
-  try {
-    await context.http(`/replay?${query({ topic, from: "afterId", afterId: id, limit: 1 })}`);
-    return true;
-  } catch (error) {
-    // No such event, or no such topic any more: publishing makes it.
-    if (error instanceof CliError && error.exitCode === exitCodes.missing) return false;
-    throw error;
-  }
 }
 
 class Pacer {

@@ -8,7 +8,7 @@ import { confirm } from "./confirm.ts";
 import type { Context, Register } from "./context.ts";
 import { cursorOf, type GroupCursor, leasedOf } from "./groups.ts";
 import { idPlace, type Place, placeText, readPlace } from "./place.ts";
-import { count } from "./table.ts";
+import { count, many } from "./table.ts";
 
 interface SeekOptions {
   readonly id?: string;
@@ -78,10 +78,12 @@ function effectText({ partitions, lag }: GroupCursor, place: Place): string {
   switch (place.kind) {
     case "earliest": {
       const again = partitions.reduce((sum, { start, end, lag }) => sum + Math.max(0, end - start - lag), 0);
-      return again === 0 ? "nothing that was settled comes again" : `${count(again)} settled events come again`;
+      return again === 0
+        ? "nothing that was settled comes again"
+        : `${many(again, "settled event")} ${again === 1 ? "comes" : "come"} again`;
     }
     case "latest":
-      return lag === 0 ? "nothing is skipped" : `${count(lag)} unsettled events are skipped`;
+      return lag === 0 ? "nothing is skipped" : `${many(lag, "unsettled event")} ${lag === 1 ? "is" : "are"} skipped`;
     case "offsets": {
       const wanted = parsePosition(place.offsets) ?? new Map<number, number>();
       let again = 0;

@@ -29,6 +29,7 @@ interface SubOptions {
 
 /** Events out at a time where nothing else says it. */
 const windowDefault = 100;
+const ackTimeoutBounds = { msMin: frameBounds.ackTimeoutMsMin, msMax: frameBounds.ackTimeoutMsMax };
 
 export const registerSub: Register = (program, run) => {
   program
@@ -144,9 +145,13 @@ function optionsOf(options: SubOptions, window: number): SubscribeOptions {
     manualAck: true,
     maxInflight: shown,
     ...(from === undefined ? {} : subscribeFrom(readPlace("--from", from, realClock().wall()))),
-    ...(ackTimeout === undefined ? {} : { ackTimeoutMs: durationOption("--ack-timeout", ackTimeout) }),
+    ...(ackTimeout === undefined
+      ? {}
+      : { ackTimeoutMs: durationOption("--ack-timeout", ackTimeout, ackTimeoutBounds) }),
     ...(maxAttempts === undefined ? {} : { maxAttempts }),
-    ...(backoff === undefined ? {} : { backoffMs: durationOption("--backoff", backoff) }),
+    ...(backoff === undefined
+      ? {}
+      : { backoffMs: durationOption("--backoff", backoff, { msMax: frameBounds.delayMsMax }) }),
     ...(ordered === undefined ? {} : { ordering: "key" }),
   };
 }

@@ -55,6 +55,11 @@ export function count(value: number): string {
   return Number.isFinite(value) ? value.toLocaleString("en-US", { maximumFractionDigits: 1 }) : "?";
 }
 
+/** `1 event`, `1,234 events`. */
+export function many(value: number, noun: string): string {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
 export function bytesText(bytes: number): string {
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let value = bytes;

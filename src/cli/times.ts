@@ -43,9 +43,18 @@ export function timeOption(name: string, text: string, now: number): number {
   throw new CliError(`${name} is ${JSON.stringify(text)}: allowed are ${timeForms}`, exitCodes.usage);
 }
 
-export function durationOption(name: string, text: string): number {
+export interface DurationBounds {
+  readonly msMin?: number;
+  readonly msMax?: number;
+}
+
+export function durationOption(name: string, text: string, { msMin = 1, msMax }: DurationBounds = {}): number {
   const ms = parseDuration(text);
-  if (ms !== undefined && ms > 0) return ms;
+  if (ms !== undefined && ms >= msMin && ms <= (msMax ?? ms)) return ms;
+  if (ms !== undefined && msMax !== undefined) {
+    const allowed = `${durationText(msMin)} to ${durationText(msMax)}`;
+    throw new CliError(`${name} must be ${allowed} and is ${JSON.stringify(text)}`, exitCodes.usage);
+  }
   throw new CliError(
     `${name} is ${JSON.stringify(text)}: allowed are durations such as 90s, 10m, 2h, 7d`,
     exitCodes.usage,

@@ -5,7 +5,7 @@ import { byteCount, checkPublishTopic, checkTopic, query, usage, wholeNumber } f
 import { confirm } from "./confirm.ts";
 import type { Context, Register } from "./context.ts";
 import { painter } from "./paint.ts";
-import { bytesText, count, tableLines } from "./table.ts";
+import { bytesText, many, tableLines } from "./table.ts";
 import { durationOption, durationText, timeText } from "./times.ts";
 
 interface Rate {
@@ -143,7 +143,7 @@ async function show(context: Context, topic: string): Promise<void> {
   const { events, bytes } = totals(details);
   const head = (line: string) => paint("dim", line);
   context.out(
-    `${paint("bold", topic)}: ${count(events)} events, ${bytesText(bytes)}, made ${timeText(details.createdAt)}`,
+    `${paint("bold", topic)}: ${many(events, "event")}, ${bytesText(bytes)}, made ${timeText(details.createdAt)}`,
   );
   context.out(settingsText(details));
   context.out("");
@@ -203,9 +203,8 @@ async function create(context: Context, topic: string, options: CreateOptions): 
   const created = response.status === 201;
   if (context.json) context.out(JSON.stringify({ ...made, created }));
   else {
-    const many = made.partitions === 1 ? "1 partition" : `${made.partitions} partitions`;
     context.out(
-      `${topic} ${created ? "was made" : "was there and has these settings now"}: ${many}, ${settingsText(made)}`,
+      `${topic} ${created ? "was made" : "was there and has these settings now"}: ${many(made.partitions, "partition")}, ${settingsText(made)}`,
     );
   }
 }
@@ -213,8 +212,8 @@ async function create(context: Context, topic: string, options: CreateOptions): 
 async function remove(context: Context, topic: string, yes: boolean | undefined): Promise<void> {
   const details = await context.getJson<TopicDetails>(`/topics/${topic}`);
   const { events } = totals(details);
-  const groups = details.groups.length === 1 ? "1 group" : `${details.groups.length} groups`;
-  await confirm(context, `${topic} with ${count(events)} events and ${groups} will be deleted for good.`, yes);
+  const all = `${many(events, "event")} and ${many(details.groups.length, "group")}`;
+  await confirm(context, `${topic} with ${all} will be deleted for good.`, yes);
   await context.http(`/topics/${topic}`, { method: "DELETE" });
   context.out(context.json ? JSON.stringify({ topic, deleted: true, events }) : `${topic} was deleted`);
 }

@@ -5,30 +5,24 @@
 import type { EventRecord } from "../bus/event-bus.ts";
 import type { EventsBatch } from "../protocol/batch.ts";
 import { idPositionPart, idTimePart } from "../protocol/ids.ts";
-
-// Without ignoreBOM a text would lose a U+FEFF at its front.
-const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+import { decoder } from "../protocol/utf8.ts";
 
 export class Arrival {
   readonly batch: EventsBatch;
   readonly topic: string;
-  private readonly timePart: string;
+  readonly #timePart: string;
   /** Of all payloads; empty unless each byte of them is one character. */
-  private text: string | undefined;
-  private readonly starts: Uint32Array;
+  #text: string | undefined;
 
   constructor(topic: string, batch: EventsBatch) {
     this.topic = topic;
     this.batch = batch;
-    this.timePart = idTimePart(batch.storedAt);
-    const { pack } = batch;
-    this.starts = new Uint32Array(pack.count + 1);
-    for (let i = 0; i < pack.count; i++) this.starts[i + 1] = this.starts[i] + pack.payloadLength(i);
+    this.#timePart = idTimePart(batch.storedAt);
   }
 
   /** The id that the publisher brought, or the one that the position makes. */
   id(index: number): string {
-    return this.batch.pack.id(index) ?? this.madeId(index);
+    return this.batch.pack.extension(index).id ?? this.#madeId(index);
   }
 
   /** Names the event itself, whatever its lease. */
@@ -41,13 +35,13 @@ export class Arrival {
     const { topic } = this;
     const { pack, storedAt, partition, firstOffset } = this.batch;
     const offset = firstOffset + index;
-    const payload: unknown = JSON.parse(this.payload(index));
+    const payload: unknown = JSON.parse(this.#payload(index));
     if (pack.extensionLength(index) === 0) {
-      return { id: this.madeId(index), ts: storedAt, topic, partition, offset, payload };
+      return { id: this.#madeId(index), ts: storedAt, topic, partition, offset, payload };
     }
     const { key, id, ts, meta } = pack.extension(index);
     return {
-      id: id ?? this.madeId(index),
+      id: id ?? this.#madeId(index),
       ts: ts ?? storedAt,
       topic,
       partition,
@@ -58,19 +52,19 @@ export class Arrival {
     };
   }
 
-  private madeId(index: number): string {
+  #madeId(index: number): string {
     const { firstOffset, partition, salt } = this.batch;
-    return this.timePart + idPositionPart(firstOffset + index, partition, salt);
+    return this.#timePart + idPositionPart(firstOffset + index, partition, salt);
   }
 
-  private payload(index: number): string {
+  #payload(index: number): string {
     const { pack } = this.batch;
-    if (this.text === undefined) {
-      const from = pack.payload(0).byteOffset - pack.bytes.byteOffset;
-      const text = decoder.decode(pack.bytes.subarray(from, from + pack.payloadBytes));
-      this.text = text.length === pack.payloadBytes ? text : "";
+    if (this.#text === undefined) {
+      const text = decoder.decode(pack.bytes.subarray(pack.payloadsAt, pack.payloadsAt + pack.payloadBytes));
+      this.#text = text.length === pack.payloadBytes ? text : "";
     }
-    if (this.text === "") return decoder.decode(pack.payload(index));
-    return this.text.slice(this.starts[index], this.starts[index + 1]);
+    if (this.#text === "") return decoder.decode(pack.payload(index));
+    const starts = pack.payloadStarts();
+    return this.#text.slice(starts[index], starts[index + 1]);
   }
 }

@@ -18,9 +18,11 @@ import type {
   Subscription,
   Topic,
 } from "../bus/event-bus.ts";
-import { frameBounds } from "../protocol/bounds.ts";
+import { latestKeysMax } from "../protocol/bounds.ts";
+import { backoffMs } from "./backoff.ts";
 import { type ClientClock, clientClock, type Timer } from "./clock.ts";
 import { Connection, type Ok } from "./connection.ts";
+import { deferred } from "./deferred.ts";
 import { dial as dialSocket } from "./dial-node.ts";
 import { ClosedError, ConnectionError, NarthexError, RefusedError, TimeoutError } from "./errors.ts";
 import { Publisher } from "./publisher.ts";
@@ -74,6 +76,8 @@ const publishTimeoutMsMax = 100_000;
 const silentMs = 20_000;
 const answerMs = 30_000;
 const openMsMax = 10_000;
+/** A connection that lived so long was a good one. */
+const steadyMs = 1000;
 
 const optionNames = new Set([...Object.keys(defaults), "token", "reconnect", "onStatus", "onError", "dial", "clock"]);
 
@@ -87,57 +91,54 @@ export async function connect<Topics extends object = AnyTopics>(
   return client;
 }
 
-interface Waiter {
-  readonly resolve: (connection: Connection) => void;
-  readonly reject: (error: NarthexError) => void;
-}
-
 export class EventClient<Topics extends object = AnyTopics> implements EventBus<Topics> {
-  private readonly url: string;
-  private readonly options: ClientOptions & typeof defaults;
-  private readonly clock: ClientClock;
-  private readonly publisher: Publisher;
-  private readonly subscriber: Subscriber;
-  private readonly waiters = new Set<Waiter>();
-  private connection: Connection | undefined;
-  private state: ClientStatus = "connecting";
-  private firstUntil: number;
-  private failures = 0;
-  private retry: Timer | undefined;
-  private fault: NarthexError | undefined;
-  private closing: Promise<void> | undefined;
+  readonly #url: string;
+  readonly #options: ClientOptions & typeof defaults;
+  readonly #clock: ClientClock;
+  readonly #publisher: Publisher;
+  readonly #subscriber: Subscriber;
+  #connection: Connection | undefined;
+  /** The connection, or the next one; rejected once there will be none. */
+  #live = deferred<Connection>();
+  #state: ClientStatus = "connecting";
+  #firstUntil: number;
+  #failures = 0;
+  #openedAt = 0;
+  #retry: Timer | undefined;
+  #fault: NarthexError | undefined;
+  #closing: Promise<void> | undefined;
 
   /** Connects by itself; calls wait for the connection. */
   constructor(url: string, tokenOrOptions?: string | ClientOptions) {
     const given = typeof tokenOrOptions === "string" ? { token: tokenOrOptions } : (tokenOrOptions ?? {});
-    this.options = { ...defaults, ...checked(given) };
-    this.url = this.options.dial === undefined ? socketUrl(url) : url;
-    this.clock = this.options.clock ?? clientClock();
-    const { clock } = this;
-    const { requestTimeoutMs, publishTimeoutMs, maxPending, maxPendingBytes, connectTimeoutMs } = this.options;
-    this.publisher = new Publisher({
+    this.#options = { ...defaults, ...checked(given) };
+    this.#url = this.#options.dial === undefined ? socketUrl(url) : url;
+    this.#clock = this.#options.clock ?? clientClock();
+    const clock = this.#clock;
+    const { requestTimeoutMs, publishTimeoutMs, maxPending, maxPendingBytes, connectTimeoutMs } = this.#options;
+    this.#publisher = new Publisher({
       clock,
       publishTimeoutMs: Math.min(publishTimeoutMs, publishTimeoutMsMax),
       pendingEventsMax: maxPending,
       pendingBytesMax: maxPendingBytes,
     });
-    this.subscriber = new Subscriber({ clock, requestTimeoutMs, onError: (error) => this.options.onError?.(error) });
-    this.firstUntil = clock.mono() + connectTimeoutMs;
-    void this.open();
+    this.#subscriber = new Subscriber({ clock, requestTimeoutMs, onError: (error) => this.#options.onError?.(error) });
+    this.#firstUntil = clock.mono() + connectTimeoutMs;
+    void this.#open();
   }
 
   get status(): ClientStatus {
-    return this.state;
+    return this.#state;
   }
 
   /** Bytes of one payload that the node takes, while there is a connection. */
   get maxPayload(): number | undefined {
-    return this.connection?.maxPayload;
+    return this.#connection?.maxPayload || undefined;
   }
 
   /** Resolves once there is a connection; rejects if the first one cannot be had, or after the client was closed. */
   async ready(): Promise<void> {
-    await this.live(Number.POSITIVE_INFINITY);
+    await this.#live.promise;
   }
 
   // -------------------------------------------------------------------------------------------------------------- the bus
@@ -147,8 +148,8 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     payload: Topics[Name],
     options?: PublishOptions,
   ): Promise<Published<Topics[Name]>> {
-    if (this.closing !== undefined) return Promise.reject(closed());
-    return this.publisher.publish(topic, payload, options) as Promise<Published<Topics[Name]>>;
+    if (this.#closing !== undefined) return Promise.reject(closed());
+    return this.#publisher.publish(topic, payload, options) as Promise<Published<Topics[Name]>>;
   }
 
   async publishMany<Name extends Topic<Topics>>(
@@ -157,8 +158,10 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
   ): Promise<Published<Topics[Name]>[]> {
     const results: Promise<Published<Topics[Name]>>[] = [];
     let refused: Error | undefined;
-    for await (const { payload, options } of events) {
-      await this.publisher.room();
+    for await (const { payload, options, ...rest } of events) {
+      // A key beside the payload, where it is in exported events, would be lost without a word.
+      for (const name in rest) throw new RefusedError("bad_option", `${name} of an event belongs into its options`);
+      await this.#publisher.room();
       if (refused !== undefined) break;
       const result = this.publish(topic, payload, options);
       result.catch((error: Error) => {
@@ -173,12 +176,12 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     topic: Name | readonly Name[],
     group: string,
     handler: Handler<PayloadOf<Topics, Name>>,
-    options?: SubscribeOptions<PayloadOf<Topics, Name>>,
+    options?: SubscribeOptions<PayloadOf<Topics, Name>, Name>,
   ): Promise<Subscription<PayloadOf<Topics, Name>>>;
   subscribe<Name extends Readable<Topics>>(
     topic: Name | readonly Name[],
     group: string,
-    options?: SubscribeOptions<PayloadOf<Topics, Name>>,
+    options?: SubscribeOptions<PayloadOf<Topics, Name>, Name>,
   ): Promise<Subscription<PayloadOf<Topics, Name>>>;
   subscribe(
     topic: string | readonly string[],
@@ -188,36 +191,33 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
   ): Promise<Subscription<never>> {
     const handler = typeof handlerOrOptions === "function" ? (handlerOrOptions as Handler) : undefined;
     const options = ((handler === undefined ? handlerOrOptions : maybeOptions) ?? {}) as SubscribeOptions;
-    const topics = [...new Set([...(typeof topic === "string" ? [topic] : topic), ...(options.topics ?? [])])];
-    if (this.closing !== undefined) return Promise.reject(closed());
-    return this.subscriber.subscribe(topics, group, handler, options) as Promise<Subscription<never>>;
+    const topics = typeof topic === "string" ? [topic] : topic;
+    if (this.#closing !== undefined) return Promise.reject(closed());
+    return this.#subscriber.subscribe(topics, group, handler, options) as Promise<Subscription<never>>;
   }
 
   ack(topic: string, group: string, id: string): Promise<AckResult> {
-    return this.subscriber.settle("ack", topic, group, id);
+    return this.#subscriber.settle("ack", topic, group, id);
   }
 
   nack(topic: string, group: string, id: string, reason?: string, delayMs?: number): Promise<AckResult> {
-    return this.subscriber.settle("nack", topic, group, id, {
-      ...(reason === undefined ? {} : { reason }),
-      ...(delayMs === undefined ? {} : { ms: delayMs }),
-    });
+    return this.#subscriber.settle("nack", topic, group, id, { reason, ms: delayMs });
   }
 
   modAck(topic: string, group: string, id: string, extendMs: number): Promise<AckResult> {
-    return this.subscriber.settle("extend", topic, group, id, { ms: extendMs });
+    return this.#subscriber.settle("extend", topic, group, id, { ms: extendMs });
   }
 
   pause(topic: string, group: string): Promise<void> {
-    return this.subscriber.steer("PAUSE", topic, group);
+    return this.#subscriber.steer("PAUSE", topic, group);
   }
 
   resume(topic: string, group: string): Promise<void> {
-    return this.subscriber.steer("RESUME", topic, group);
+    return this.#subscriber.steer("RESUME", topic, group);
   }
 
   async getCursor(topic: string, group: string): Promise<Cursor | null> {
-    const cursor = await this.request({ op: "CURSOR", topic, group }).catch((error: NarthexError) => {
+    const cursor = await this.#request({ op: "CURSOR", topic, group }).catch((error: NarthexError) => {
       if (error.code === "unknown_topic") return undefined;
       throw error;
     });
@@ -225,7 +225,11 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
   }
 
   async setCursor(topic: string, group: string, to: CursorTarget): Promise<Cursor> {
-    return cursorOf(topic, group, await this.request({ op: "CURSOR", topic, group, set: targetOf(to) }));
+    // Events may come before the answer does, and what ends meanwhile counts as little.
+    this.#subscriber.sought(topic, group);
+    const cursor = await this.#request({ op: "CURSOR", topic, group, set: targetOf(to) });
+    this.#subscriber.sought(topic, group);
+    return cursorOf(topic, group, cursor);
   }
 
   async latestByKey<Name extends Readable<Topics>>(
@@ -235,15 +239,11 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     // A key may be `__proto__`: nothing is inherited here.
     const found: Record<string, EventRecord<PayloadOf<Topics, Name>>> = Object.create(null);
     // At least once, also for no keys: the node has to say whether it has the topic.
-    for (let from = 0; from === 0 || (keys !== undefined && from < keys.length); from += frameBounds.latestKeysMax) {
+    for (let from = 0; from === 0 || (keys !== undefined && from < keys.length); from += latestKeysMax) {
+      const some = keys?.slice(from, from + latestKeysMax);
       let after: unknown;
       do {
-        const page = await this.request({
-          op: "LATEST",
-          topic,
-          ...(keys === undefined ? {} : { keys: keys.slice(from, from + frameBounds.latestKeysMax) }),
-          ...(after === undefined ? {} : { after }),
-        });
+        const page = await this.#request({ op: "LATEST", topic, keys: some, after });
         for (const event of page.events as EventRecord<PayloadOf<Topics, Name>>[]) found[event.key as string] = event;
         after = page.next;
       } while (after !== undefined);
@@ -253,185 +253,192 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
 
   /** Resolves when everything published so far is stored or was refused. */
   flush(): Promise<void> {
-    return this.publisher.idle();
+    return this.#publisher.idle();
   }
 
   /** Shows the node a fresh token on the connection that is there; what it no longer allows ends. */
   async reauthenticate(): Promise<void> {
-    const connection = await this.live(this.clock.mono() + this.options.requestTimeoutMs);
-    const token = await this.token();
-    await new Promise<void>((resolve, reject) => {
-      connection.authenticate(token, (error) => (error === undefined ? resolve() : reject(error)));
-    });
+    const connection = await this.#connected(this.#options.requestTimeoutMs);
+    const { text } = await this.#token();
+    await connection.authenticate(text);
   }
 
   // --------------------------------------------------------------------------------------------------------------- the end
 
-  /** Waits for handlers, acks and publishes under way (at most `closeTimeoutMs`), then ends. What is left rejects with `closed`. */
+  /**
+   * Waits for handlers, acks and publishes under way (at most `closeTimeoutMs`), then ends. What is left rejects with `closed`. While
+   * the body of a loop over a subscription runs, it waits for the publishes only, and the client ends after that body.
+   */
   close(): Promise<void> {
-    this.closing ??= this.drain();
-    return this.closing;
+    this.#closing ??= this.#drain();
+    return this.#closing;
   }
 
   /** Ends at once: everything that is pending rejects with `closed`. */
   destroy(): void {
-    this.end(closed());
+    this.#end(closed());
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
 
-  private async drain(): Promise<void> {
-    if (this.state === "closed") return;
-    let timer: Timer | undefined;
-    const late = new Promise<void>((resolve) => {
-      timer = this.clock.after(this.options.closeTimeoutMs, resolve);
-    });
-    // Without a connection there is nobody to wait for.
-    if (this.connection !== undefined || this.state === "reconnecting") {
-      await Promise.race([Promise.all([this.subscriber.close(), this.publisher.idle()]), late]);
+  async #drain(): Promise<void> {
+    // Before the first connection there is nobody to wait for.
+    if (this.#state === "open" || this.#state === "reconnecting") {
+      const ms = this.#options.closeTimeoutMs;
+      const { looping } = this.#subscriber;
+      const all = this.#within(ms, Promise.all([this.#subscriber.close(), this.#publisher.idle()]));
+      // Called in the body of a loop it would wait for itself: the loop ends with its next turn, and then the client.
+      if (looping) {
+        void all.then(() => this.destroy());
+        await this.#within(ms, this.#publisher.idle());
+        return;
+      }
+      await all;
     }
-    timer?.cancel();
     this.destroy();
   }
 
-  private end(error: NarthexError): void {
-    if (this.state === "closed") return;
-    this.fault = error;
-    this.retry?.cancel();
-    const { connection } = this;
-    this.connection = undefined;
-    this.become("closed", error.message);
-    for (const waiter of [...this.waiters]) waiter.reject(error);
-    this.waiters.clear();
-    this.publisher.fail(error);
-    this.subscriber.fail(error);
+  #end(error: NarthexError): void {
+    if (this.#state === "closed") return;
+    this.#fault = error;
+    this.#retry?.cancel();
+    const connection = this.#connection;
+    this.#disconnect();
+    this.#become("closed", error.message);
+    this.#live.reject(error);
+    this.#publisher.fail(error);
+    this.#subscriber.fail(error);
     connection?.close();
   }
 
   // -------------------------------------------------------------------------------------------------------- the connection
 
-  private async open(): Promise<void> {
-    const { clock, url } = this;
+  async #open(): Promise<void> {
+    const openMs = Math.min(openMsMax, this.#options.connectTimeoutMs);
+    let connection: Connection;
     try {
-      const token = await this.token();
-      if (this.state === "closed") return;
-      const connection = await Connection.open({
-        dial: this.options.dial ?? dialSocket,
-        url,
-        token,
-        clock,
-        openMs: Math.min(openMsMax, this.options.connectTimeoutMs),
+      const token = await this.#within(openMs, this.#token());
+      if (token === undefined) throw new ConnectionError("connect_failed", `no token within ${openMs} ms`);
+      if (this.#state === "closed") return;
+      connection = new Connection({
+        dial: this.#options.dial ?? dialSocket,
+        url: this.#url,
+        token: token.text,
+        clock: this.#clock,
+        openMs,
         silentMs,
         answerMs,
-        onLost: (lost, reason) => this.lost(lost, reason),
-        onEnded: (topic, group, why) => this.subscriber.ended(topic, group, why),
+        onLost: (lost, reason) => this.#lost(lost, reason),
+        onEnded: (topic, group, why) => this.#subscriber.ended(topic, group, why),
       });
-      this.opened(connection);
+      this.#connection = connection;
+      await connection.opened;
     } catch (error) {
-      this.failed(error as Error);
-    }
-  }
-
-  private opened(connection: Connection): void {
-    if (this.state === "closed") {
-      connection.close();
+      this.#failed(error as Error);
       return;
     }
-    this.connection = connection;
-    this.failures = 0;
-    this.become("open", "connected");
-    this.publisher.connected(connection);
-    this.subscriber.connected(connection);
-    for (const waiter of [...this.waiters]) waiter.resolve(connection);
-    this.waiters.clear();
+    this.#opened(connection);
   }
 
-  private failed(error: Error): void {
-    if (this.state === "closed") return;
+  #opened(connection: Connection): void {
+    // Closed, or lost in the same turn.
+    if (!connection.live) return;
+    this.#openedAt = this.#clock.mono();
+    this.#become("open", "connected");
+    this.#publisher.connected(connection);
+    this.#subscriber.connected(connection);
+    this.#live.resolve(connection);
+  }
+
+  #disconnect(): void {
+    if (this.#state === "open") this.#live = deferred();
+    this.#connection = undefined;
+  }
+
+  #failed(error: Error): void {
+    if (this.#state === "closed") return;
+    this.#disconnect();
     const fault = error instanceof NarthexError ? error : new ConnectionError("connect_failed", error.message);
     // A token that a function gives may be good the next time; one that was given as text stays what it is.
-    const hopeless = fault instanceof RefusedError && !fault.retryable && typeof this.options.token !== "function";
-    const first = this.state === "connecting";
-    if (hopeless || (first && (this.clock.mono() >= this.firstUntil || this.options.reconnect === false))) {
-      this.end(fault);
+    const hopeless = fault instanceof RefusedError && !fault.retryable && typeof this.#options.token !== "function";
+    const first = this.#state === "connecting";
+    if (hopeless || (first && (this.#clock.mono() >= this.#firstUntil || this.#options.reconnect === false))) {
+      this.#end(fault);
       return;
     }
-    this.again();
+    this.#again();
   }
 
-  private lost(connection: Connection, reason: string): void {
-    if (this.connection !== connection) return;
-    this.connection = undefined;
-    this.publisher.lost();
-    this.subscriber.lost();
-    if (this.options.reconnect === false) {
-      this.end(new ConnectionError("connection_lost", `the connection to ${this.url} was lost: ${reason}`));
+  #lost(connection: Connection, reason: string): void {
+    if (this.#connection !== connection) return;
+    // One that ended at once is no sign that the node is well: the pauses go on growing.
+    if (this.#clock.mono() - this.#openedAt >= steadyMs) this.#failures = 0;
+    this.#disconnect();
+    this.#publisher.lost();
+    this.#subscriber.lost();
+    if (this.#options.reconnect === false) {
+      this.#end(new ConnectionError("connection_lost", `the connection to ${this.#url} was lost: ${reason}`));
       return;
     }
-    this.become("reconnecting", reason);
-    this.again();
+    this.#become("reconnecting", reason);
+    this.#again();
   }
 
-  /** Anything from half to the whole of a pause that doubles: a thousand clients of a node do not come back as one. */
-  private again(): void {
-    const { clock, options } = this;
-    const pause = Math.min(options.reconnectMaxMs, options.reconnectMinMs * 2 ** Math.min(this.failures++, 16));
-    const first = this.state === "connecting" ? Math.max(1, this.firstUntil - clock.mono()) : pause;
-    this.retry = clock.after(Math.min(first, pause * (0.5 + clock.random() / 2)), () => void this.open());
+  #again(): void {
+    const clock = this.#clock;
+    const { reconnectMinMs, reconnectMaxMs } = this.#options;
+    const pause = backoffMs(clock, this.#failures++, 0, reconnectMinMs, reconnectMaxMs);
+    const first = this.#state === "connecting" ? Math.max(1, this.#firstUntil - clock.mono()) : pause;
+    this.#retry = clock.after(Math.min(first, pause), () => void this.#open());
   }
 
-  private become(state: ClientStatus, reason: string): void {
-    this.state = state;
-    const { onStatus } = this.options;
+  #become(state: ClientStatus, reason: string): void {
+    this.#state = state;
+    const { onStatus } = this.#options;
     // On a turn of its own: what it throws is its caller's, and nothing here is half done.
-    if (onStatus !== undefined) this.clock.soon(() => onStatus(state, reason));
+    if (onStatus !== undefined) this.#clock.soon(() => onStatus(state, reason));
   }
 
-  private async token(): Promise<string | undefined> {
-    const { token } = this.options;
-    return typeof token === "function" ? token() : token;
+  async #token(): Promise<{ readonly text: string | undefined }> {
+    const { token } = this.#options;
+    return { text: typeof token === "function" ? await token() : token };
   }
 
-  /** The connection, or the next one. */
-  private live(until: number): Promise<Connection> {
-    if (this.connection !== undefined) return Promise.resolve(this.connection);
-    if (this.fault !== undefined) return Promise.reject(this.fault);
-    return new Promise((resolve, reject) => {
-      let timer: Timer | undefined;
-      const waiter: Waiter = {
-        resolve: (connection) => {
-          timer?.cancel();
-          resolve(connection);
-        },
-        reject: (error) => {
-          timer?.cancel();
-          reject(error);
-        },
-      };
-      this.waiters.add(waiter);
-      if (until === Number.POSITIVE_INFINITY) return;
-      timer = this.clock.after(until - this.clock.mono(), () => {
-        this.waiters.delete(waiter);
-        reject(new TimeoutError("timeout", `no connection to ${this.url}`));
-      });
+  async #connected(ms: number): Promise<Connection> {
+    const connection = await this.#within(ms, this.#live.promise);
+    if (connection === undefined) throw new TimeoutError("timeout", `no connection to ${this.#url}`);
+    return connection;
+  }
+
+  /** Undefined where it takes longer. */
+  async #within<Value>(ms: number, promise: Promise<Value>): Promise<Value | undefined> {
+    let timer: Timer | undefined;
+    const late = new Promise<undefined>((resolve) => {
+      timer = this.#clock.after(ms, () => resolve(undefined));
     });
+    try {
+      return await Promise.race([promise, late]);
+    } finally {
+      timer?.cancel();
+    }
   }
 
   /** A question that may be asked again: over lost connections and refusals that pass, until its time is over. */
-  private async request(frame: { readonly op: string; readonly [field: string]: unknown }): Promise<Ok> {
-    const { clock, options } = this;
-    const until = clock.mono() + options.requestTimeoutMs;
-    for (let attempt = 0; ; attempt++) {
-      const connection = await this.live(until);
+  async #request(frame: { readonly op: string; readonly [field: string]: unknown }): Promise<Ok> {
+    const clock = this.#clock;
+    const until = clock.mono() + this.#options.requestTimeoutMs;
+    for (let tries = 0; ; tries++) {
+      const connection = await this.#connected(until - clock.mono());
       try {
-        return await connection.request(frame);
+        const answer = await this.#within(until - clock.mono(), connection.request(frame));
+        if (answer !== undefined) return answer;
+        throw new TimeoutError("timeout", `no answer to ${frame.op} within ${this.#options.requestTimeoutMs} ms`);
       } catch (error) {
-        const fault = error as NarthexError;
-        const pause = fault.retryAfterMs ?? Math.min(1000, 20 * 2 ** attempt);
-        if (!fault.retryable || this.fault !== undefined) throw this.fault ?? fault;
-        if (clock.mono() + pause >= until) throw fault;
+        const { retryable, retryAfterMs } = error as NarthexError;
+        const pause = backoffMs(clock, tries, retryAfterMs);
+        if (!retryable || this.#fault !== undefined || clock.mono() + pause >= until) throw this.#fault ?? error;
         await new Promise<void>((resolve) => void clock.after(pause, resolve));
       }
     }
@@ -467,24 +474,15 @@ function socketUrl(text: string): string {
     throw new RefusedError("bad_option", "a token does not belong into the address: give it as an option");
   }
   url.protocol = protocol;
+  url.hash = "";
   return url.href;
 }
 
-function cursorOf(topic: string, group: string, ok: Ok): Cursor {
-  const { lastId, lastTs, lag, partitions } = ok as unknown as Cursor;
-  return {
-    topic,
-    group,
-    ...(lastId === undefined ? {} : { lastId }),
-    ...(lastTs === undefined ? {} : { lastTs }),
-    lag,
-    partitions,
-  };
+function cursorOf(topic: string, group: string, { op, corr, exists, ...cursor }: Ok): Cursor {
+  return { ...(cursor as unknown as Cursor), topic, group };
 }
 
 /** A cursor that was read can be given back as it is. */
 function targetOf(to: CursorTarget): unknown {
-  if (typeof to === "string" || "offsets" in to) return to;
-  const { lastId, lastTs } = to;
-  return { ...(lastId === undefined ? {} : { lastId }), ...(lastTs === undefined ? {} : { lastTs }) };
+  return typeof to === "string" || "offsets" in to ? to : { lastId: to.lastId, lastTs: to.lastTs };
 }

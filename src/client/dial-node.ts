@@ -1,10 +1,13 @@
 // A socket of the package ws. The build for browsers has dial-browser.ts in its place.
 
-import { WebSocket } from "ws";
+import { type ClientOptions, WebSocket } from "ws";
 import type { Dial } from "./wire.ts";
 
+/** A peer that does not answer the close frame must not keep the process for longer. */
+const options: ClientOptions & { readonly closeTimeout: number } = { perMessageDeflate: false, closeTimeout: 1000 };
+
 export const dial: Dial = (url, events) => {
-  const socket = new WebSocket(url, { perMessageDeflate: false });
+  const socket = new WebSocket(url, options);
   let reason = "";
   socket.on("open", () => events.opened());
   socket.on("message", (data: Buffer, isBinary: boolean) =>

@@ -22,6 +22,8 @@ export type ClientCode = keyof typeof clientCodes;
 export type ErrorCode = Code | ClientCode;
 
 export class NarthexError extends Error {
+  // Written out: a bundler shortens the names of classes.
+  override readonly name: string = "NarthexError";
   readonly code: ErrorCode;
   /** Whether the same call may succeed later. */
   readonly retryable: boolean;
@@ -29,27 +31,34 @@ export class NarthexError extends Error {
 
   constructor(code: ErrorCode, message: string, retryAfterMs?: number) {
     super(message);
-    this.name = new.target.name;
     this.code = code;
-    this.retryable = code in clientCodes ? clientCodes[code as ClientCode] : codes[code as Code].retryable;
+    this.retryable = { ...codes, ...clientCodes }[code];
     this.retryAfterMs = retryAfterMs;
   }
 }
 
 /** The node said no. */
-export class RefusedError extends NarthexError {}
+export class RefusedError extends NarthexError {
+  override readonly name: string = "RefusedError";
+}
 /** A lease was over before it was settled. */
-export class LeaseLostError extends RefusedError {}
+export class LeaseLostError extends RefusedError {
+  override readonly name = "LeaseLostError";
+}
 /** No connection, or no longer. */
-export class ConnectionError extends NarthexError {}
-export class TimeoutError extends NarthexError {}
-export class UnknownOutcomeError extends NarthexError {}
-export class ClosedError extends NarthexError {}
+export class ConnectionError extends NarthexError {
+  override readonly name = "ConnectionError";
+}
+export class TimeoutError extends NarthexError {
+  override readonly name = "TimeoutError";
+}
+export class UnknownOutcomeError extends NarthexError {
+  override readonly name = "UnknownOutcomeError";
+}
+export class ClosedError extends NarthexError {
+  override readonly name = "ClosedError";
+}
 
 export function refused({ code, msg, retry_after_ms: retryAfterMs }: Failure): RefusedError {
-  // A code that this client does not know yet is a fault of the node to it.
-  const known = code in codes ? code : "internal";
-  return known === "lease_lost"
-    ? new LeaseLostError(known, msg, retryAfterMs)
-    : new RefusedError(known, msg, retryAfterMs);
+  return new (code === "lease_lost" ? LeaseLostError : RefusedError)(code, msg, retryAfterMs);
 }

@@ -11,13 +11,16 @@ export type Verb = "ack" | "nack" | "extend";
 
 /** The delay of a nack or the length of an extension, and why. */
 export interface Details {
-  readonly ms?: number;
-  readonly reason?: string;
+  readonly ms?: number | undefined;
+  readonly reason?: string | undefined;
 }
 
 /** What became of an ack, a nack or an extension. `stale`: it had been settled before. */
 export type Outcome = "ok" | "stale" | NarthexError;
 export type Done = (held: HeldEvent, outcome: Outcome) => void;
+
+/** More has no place in a frame; the node allows less. */
+const msMax = 2 ** 31;
 
 export class HeldEvent implements Context {
   /** `returned`: the handler is done with it, or never gets it. */
@@ -27,8 +30,10 @@ export class HeldEvent implements Context {
   settled = false;
   /** Whom to tell what came of it. */
   done: Done | undefined;
-  /** Why the lease is not ours any more. Lost with the connection it may come back (`adopt`), otherwise it does not. */
+  /** Why the lease is not ours any more. While the handler runs there may be another one (`adopt`). */
   gone: NarthexError | undefined;
+  /** The same event, that came anew and is to begin when this one has ended. */
+  heir: HeldEvent | undefined;
   /** The record, once it was made. */
   record: EventRecord<unknown> | undefined;
   /** Whether its member still looks after it. */
@@ -36,48 +41,48 @@ export class HeldEvent implements Context {
   /** When the lease ends, by our clock and if nothing is done. */
   until: number;
   readonly member: Member;
-  private arrival: Arrival;
-  private index: number;
-  private controller: AbortController | undefined;
+  #arrival: Arrival;
+  #index: number;
+  #controller: AbortController | undefined;
 
   constructor(member: Member, arrival: Arrival, index: number, until: number) {
     this.member = member;
-    this.arrival = arrival;
-    this.index = index;
+    this.#arrival = arrival;
+    this.#index = index;
     this.until = until;
   }
 
   // ------------------------------------------------------------------------------------------------------------ the event
 
   get partition(): number {
-    return this.arrival.batch.partition;
+    return this.#arrival.batch.partition;
   }
 
   get offset(): number {
-    return this.arrival.batch.firstOffset + this.index;
+    return this.#arrival.batch.firstOffset + this.#index;
   }
 
   get epoch(): number {
-    return this.arrival.batch.epoch;
+    return this.#arrival.batch.epoch;
   }
 
   get token(): number {
-    return this.arrival.batch.token + this.index;
+    return this.#arrival.batch.token + this.#index;
   }
 
   get id(): string {
-    return this.record?.id ?? this.arrival.id(this.index);
+    return this.record?.id ?? this.#arrival.id(this.#index);
   }
 
   /** Throws where the payload is not JSON, which no node stores. */
   get event(): EventRecord<unknown> {
-    this.record ??= this.arrival.record(this.index);
+    this.record ??= this.#arrival.record(this.#index);
     return this.record;
   }
 
   /** Names the event itself, whatever its lease. */
   get key(): string {
-    return this.arrival.key(this.index);
+    return this.#arrival.key(this.#index);
   }
 
   get lastAttempt(): boolean {
@@ -88,8 +93,8 @@ export class HeldEvent implements Context {
 
   /** Goes on under another lease, which replaces one that broke. */
   adopt(arrival: Arrival, index: number, until: number): void {
-    this.arrival = arrival;
-    this.index = index;
+    this.#arrival = arrival;
+    this.#index = index;
     this.until = until;
     this.gone = undefined;
   }
@@ -97,7 +102,7 @@ export class HeldEvent implements Context {
   /** The lease is lost for good. */
   lose(why: NarthexError): void {
     this.gone = why;
-    this.controller?.abort(why);
+    this.#controller?.abort(why);
   }
 
   // ---------------------------------------------------------------------------------------------------------- the context
@@ -111,15 +116,15 @@ export class HeldEvent implements Context {
   }
 
   get attempt(): number {
-    return this.arrival.batch.attempt;
+    return this.#arrival.batch.attempt;
   }
 
   get maxAttempts(): number {
-    return this.arrival.batch.maxAttempts;
+    return this.#arrival.batch.maxAttempts;
   }
 
   get ackDeadlineMs(): number {
-    return this.arrival.batch.ackDeadlineMs;
+    return this.#arrival.batch.ackDeadlineMs;
   }
 
   get lease(): string {
@@ -127,11 +132,11 @@ export class HeldEvent implements Context {
   }
 
   get signal(): AbortSignal {
-    if (this.controller === undefined) {
-      this.controller = new AbortController();
-      if (this.gone !== undefined && this.gone.code !== "connection_lost") this.controller.abort(this.gone);
+    if (this.#controller === undefined) {
+      this.#controller = new AbortController();
+      if (this.gone !== undefined && this.gone.code !== "connection_lost") this.#controller.abort(this.gone);
     }
-    return this.controller.signal;
+    return this.#controller.signal;
   }
 
   // Getters, so that `({ ack }) => ack()` works too.
@@ -141,8 +146,7 @@ export class HeldEvent implements Context {
   }
 
   get nack(): (reason?: string, delayMs?: number) => Promise<AckResult> {
-    return (reason, ms) =>
-      this.say("nack", { ...(reason === undefined ? {} : { reason }), ...(ms === undefined ? {} : { ms }) });
+    return (reason, ms) => this.say("nack", { reason, ms });
   }
 
   get extend(): (ms: number) => Promise<AckResult> {
@@ -152,8 +156,25 @@ export class HeldEvent implements Context {
   say(verb: Verb, details: Details): Promise<AckResult> {
     const { id } = this;
     return new Promise((resolve) => {
-      this.member.settle(this, verb, details, (_, outcome) => resolve(ackResult(id, outcome)));
+      const said = sayable(details);
+      if (said === undefined) resolve({ id, ok: false, err: "bad_option" });
+      else this.member.settle(this, verb, said, (_, outcome) => resolve(ackResult(id, outcome)));
     });
+  }
+}
+
+/** As it can be written down, whatever a caller without types gave; undefined where the time is none. */
+export function sayable({ ms, reason }: Details): Details | undefined {
+  if (ms !== undefined && !(Number.isInteger(ms) && ms >= 0 && ms <= msMax)) return undefined;
+  return { ms, reason: reason === undefined || reason === null ? undefined : textOf(reason) };
+}
+
+/** What can be said of anything that is thrown, or given as a reason. */
+export function textOf(thrown: unknown): string {
+  try {
+    return String((thrown as Partial<Error> | null | undefined)?.message ?? thrown);
+  } catch {
+    return "an error that has no text";
   }
 }
 

@@ -8,13 +8,13 @@
 // not known to be refused stands before all that is: a batch behind one that is not stored is not stored either.
 
 import { type BatchName, namedHeaderBytes, type PublishedResult, writePublishHeader } from "../protocol/batch.ts";
-import { type Code, codes, type Failure, failure, isFailure } from "../protocol/failure.ts";
+import { type Code, type Failure, failure, isFailure, isRetryable } from "../protocol/failure.ts";
 import { encodeExtension, packFlagExtensions, packHeaderBytes } from "../protocol/pack.ts";
-import { utf8Bytes } from "../protocol/utf8.ts";
+import { encoder, utf8Bytes } from "../protocol/utf8.ts";
 import { backoffMs } from "./backoff.ts";
 import type { ClientClock, Timer } from "./clock.ts";
 import type { Answer, Connection } from "./connection.ts";
-import { type NarthexError, refused } from "./errors.ts";
+import { type NarthexError, RefusedError, refused } from "./errors.ts";
 import type { Outgoing } from "./outgoing.ts";
 
 /** As much of a connection as publishing needs. */
@@ -61,114 +61,112 @@ export const resendMsMax = 100_000;
 /** Refusals that one event of a batch may have brought on all of it. */
 const oneToBlame: ReadonlySet<Code> = new Set(["bad_json", "bad_frame", "bad_option", "too_large"]);
 
-const encoder = new TextEncoder();
-
 export class Lane {
-  private readonly options: LaneOptions;
-  private readonly producer: string;
-  private nextSeq = 0;
-  private queue: Outgoing[] = [];
+  readonly #options: LaneOptions;
+  readonly #producer: string;
+  #nextSeq = 0;
+  #queue: Outgoing[] = [];
   /** Built and not confirmed, in order. */
-  private batches: Batch[] = [];
-  private flying = 0;
-  private way: Way | undefined;
+  #batches: Batch[] = [];
+  #flying = 0;
+  #way: Way | undefined;
   /** After a refusal, until it is time to try again. */
-  private held = false;
-  private timer: Timer | undefined;
-  private refusals = 0;
-  private pumping = false;
+  #held = false;
+  #timer: Timer | undefined;
+  #refusals = 0;
+  #pumping = false;
 
   constructor(options: LaneOptions) {
-    this.options = options;
-    this.producer = options.clock.nonce(16);
+    this.#options = options;
+    this.#producer = options.clock.nonce(16);
   }
 
   get quiet(): boolean {
-    return this.flying === 0;
+    return this.#flying === 0;
   }
 
   get empty(): boolean {
-    return this.queue.length + this.batches.length === 0;
+    return this.#queue.length + this.#batches.length === 0;
   }
 
   /** It leaves with the next `pump`. */
   push(event: Outgoing): void {
-    this.queue.push(event);
+    this.#queue.push(event);
   }
 
   /** There is a way to the topic, perhaps again. */
   open(way: Way): void {
-    this.way = way;
-    this.go();
+    this.#way = way;
+    this.#go();
   }
 
   /** Nothing leaves until `open`. */
   halt(): void {
-    this.way = undefined;
-    this.timer?.cancel();
+    this.#way = undefined;
+    this.#timer?.cancel();
   }
 
   /** Sends what may be sent. */
   pump(): void {
     // An answer may come before the question returns.
-    if (this.pumping) return;
-    this.pumping = true;
-    while (this.sendNext());
-    this.pumping = false;
+    if (this.#pumping) return;
+    this.#pumping = true;
+    while (this.#sendNext());
+    this.#pumping = false;
   }
 
   /** Rejects what is due and gives the earliest time of the rest. */
   expire(now: number): number {
-    const next = expire(this.queue, now, (event) => event.timeOut());
-    this.queue = this.queue.filter(isOpen);
-    return Math.min(next, ...this.batches.map(({ events }) => expire(events, now, (event) => event.doubt())));
+    const next = expire(this.#queue, now, (event) => event.timeOut());
+    this.#queue = this.#queue.filter(isOpen);
+    return Math.min(next, ...this.#batches.map(({ events }) => expire(events, now, (event) => event.doubt())));
   }
 
   /** Gives up the lane and gives what is surely not stored. */
   drain(): readonly Outgoing[] {
     this.halt();
-    this.regroup();
-    for (const batch of this.batches) this.remove(batch, (event) => event.doubt());
-    return this.queue.splice(0);
+    this.#regroup();
+    for (const batch of this.#batches) this.#remove(batch, (event) => event.doubt());
+    return this.#queue.splice(0);
   }
 
   /** Rejects everything. `refused`: what may be stored is told so. */
   fail(error: NarthexError, refused: boolean): void {
     this.halt();
-    for (const event of this.queue.splice(0)) event.reject(error);
-    for (const batch of this.batches) this.remove(batch, (event) => (refused ? event.doubt() : event.reject(error)));
+    for (const event of this.#queue.splice(0)) event.reject(error);
+    for (const batch of this.#batches) this.#remove(batch, (event) => (refused ? event.doubt() : event.reject(error)));
   }
 
   // --------------------------------------------------------------------------------------------------------------- sending
 
-  private sendNext(): boolean {
-    const { way } = this;
-    if (way === undefined || !way.link.live || this.held || this.flying >= flyingMax) return false;
-    if (this.flying > 0 && way.link.unsent > unsentBytesMax) return false;
-    const at = this.batches.findIndex(({ flying }) => !flying);
-    if (at >= 0) return this.send(this.batches[at], this.batches[at - 1], way);
-    const last = this.batches.at(-1);
+  #sendNext(): boolean {
+    const way = this.#way;
+    if (way === undefined || !way.link.live || this.#held || this.#flying >= flyingMax) return false;
+    if (this.#flying > 0 && way.link.unsent > unsentBytesMax) return false;
+    const at = this.#batches.findIndex(({ flying }) => !flying);
+    if (at >= 0) return this.#send(this.#batches[at], this.#batches[at - 1], way);
+    const last = this.#batches.at(-1);
     // Behind a gap in the numbers nothing can be chained: it waits to be the first.
-    if (this.queue.length === 0 || (last !== undefined && last.seq !== this.nextSeq - 1)) return false;
-    const batch = this.build(way.link);
+    if (this.#queue.length === 0 || (last !== undefined && last.seq !== this.#nextSeq - 1)) return false;
+    const batch = this.#build(way.link);
     if (batch === undefined) return true;
-    this.batches.push(batch);
-    return this.send(batch, last, way);
+    this.#batches.push(batch);
+    return this.#send(batch, last, way);
   }
 
-  private send(batch: Batch, before: Batch | undefined, { link, handle, durability }: Way): boolean {
+  #send(batch: Batch, before: Batch | undefined, { link, handle, durability }: Way): boolean {
     if (before !== undefined && (!before.flying || before.seq !== batch.seq - 1)) return false;
-    const { clock, partition } = this.options;
-    const { producer } = this;
+    const { clock, partition } = this.#options;
+    const producer = this.#producer;
     const again = batch.sentAt !== undefined;
     batch.sentAt ??= clock.mono();
     if (clock.mono() - batch.sentAt >= resendMsMax) {
-      this.remove(batch, (event) => event.doubt());
+      this.#remove(batch, (event) => event.doubt());
       return true;
     }
     batch.flying = true;
     batch.refusal = undefined;
-    this.flying++;
+    this.#flying++;
     const chained = before === undefined ? undefined : { chained: true as const };
     const name: BatchName = { producer, seq: batch.seq, partition, ...chained };
     link.askBinary(
@@ -178,14 +176,14 @@ export class Lane {
         writePublishHeader({ handle, corr, batch: name }, frame);
         return frame;
       },
-      (answer) => this.answered(batch, answer, durability),
+      (answer) => this.#answered(batch, answer, durability),
     );
     return true;
   }
 
   /** A batch of what stands first in the queue; undefined if that cannot be sent at all. */
-  private build({ maxPayload, maxFrame }: Link): Batch | undefined {
-    const { queue } = this;
+  #build({ maxPayload, maxFrame }: Link): Batch | undefined {
+    const queue = this.#queue;
     const [first] = queue;
     const charsMax = Math.min(batchCharsMax, maxFrame / 4);
     let count = 1;
@@ -200,20 +198,24 @@ export class Lane {
       // What no text of this length can have need not be counted.
       const bytes = text.length * 3 <= maxPayload ? 0 : utf8Bytes(text);
       if (bytes <= maxPayload) return true;
-      event.reject(refused(failure("too_large", `payload has ${bytes} bytes, allowed are ${maxPayload}`)));
+      event.reject(new RefusedError("too_large", `payload has ${bytes} bytes, allowed are ${maxPayload}`));
       return false;
     });
     if (events.length === 0) return undefined;
-    const frame = frameOf(events, 1);
-    if (frame.length > maxFrame) {
-      const why = failure("too_large", `the event needs a frame of ${frame.length} bytes, allowed are ${maxFrame}`);
-      for (const event of events) event.reject(refused(why));
-      return undefined;
+    let frame = frameOf(events, 1);
+    while (frame.length > maxFrame) {
+      if (events.length === 1) {
+        const why = `the event needs a frame of ${frame.length} bytes, allowed are ${maxFrame}`;
+        events[0].reject(new RefusedError("too_large", why));
+        return undefined;
+      }
+      queue.unshift(...events.splice(events.length >> 1));
+      frame = frameOf(events, 1);
     }
     return {
       events,
       frame,
-      seq: this.nextSeq++,
+      seq: this.#nextSeq++,
       sentAt: undefined,
       flying: false,
       unsure: false,
@@ -223,23 +225,23 @@ export class Lane {
 
   // --------------------------------------------------------------------------------------------------------------- answers
 
-  private answered(batch: Batch, answer: Answer, durability: string): void {
+  #answered(batch: Batch, answer: Answer, durability: string): void {
     batch.flying = false;
-    this.flying--;
+    this.#flying--;
     if (answer === "lost") batch.unsure = true;
-    else if (isFailure(answer)) this.refused(batch, answer);
-    else if (answer.op === "PUBLISHED") this.stored(batch, answer.runs, durability);
-    else this.refused(batch, failure("internal", "the node does not say what it stored"));
-    if (this.flying === 0) {
-      if (this.held) this.pause();
-      this.options.onQuiet();
+    else if (isFailure(answer)) this.#refused(batch, answer);
+    else if (answer.op === "PUBLISHED") this.#stored(batch, answer.runs, durability);
+    else this.#refused(batch, failure("internal", "the node does not say what it stored"));
+    if (this.#flying === 0) {
+      if (this.#held) this.#pause();
+      this.#options.onQuiet();
     }
     this.pump();
   }
 
-  private stored(batch: Batch, runs: readonly PublishedResult[], durability: string): void {
-    this.refusals = 0;
-    this.options.onStored();
+  #stored(batch: Batch, runs: readonly PublishedResult[], durability: string): void {
+    this.#refusals = 0;
+    this.#options.onStored();
     for (const run of runs) {
       const { index, status } = run;
       for (let i = 0; i < run.count && index + i < batch.events.length; i++) {
@@ -248,49 +250,49 @@ export class Lane {
         else event.reject(refused(failure(status, "not stored")));
       }
     }
-    this.remove(batch, (event) => event.doubt());
+    this.#remove(batch, (event) => event.doubt());
   }
 
-  private refused(batch: Batch, why: Failure): void {
-    this.held = true;
+  #refused(batch: Batch, why: Failure): void {
+    this.#held = true;
     batch.refusal = why;
     if (why.code === "unavailable") batch.unsure = true;
-    if (codes[why.code].retryable) return;
-    if (why.code === "unknown_topic" && this.options.onUnknownTopic()) return;
+    if (isRetryable(why)) return;
+    if (why.code === "unknown_topic" && this.#options.onUnknownTopic()) return;
     // What an earlier copy of it did is not known.
-    if (batch.unsure) this.remove(batch, (event) => event.doubt());
+    if (batch.unsure) this.#remove(batch, (event) => event.doubt());
     else if (batch.events.length > 1 && oneToBlame.has(why.code)) for (const event of batch.events) event.alone = true;
-    else this.remove(batch, (event) => event.reject(refused(why)));
+    else this.#remove(batch, (event) => event.reject(refused(why)));
   }
 
-  private remove(batch: Batch, settle: (event: Outgoing) => void): void {
-    this.batches = this.batches.filter((other) => other !== batch);
+  #remove(batch: Batch, settle: (event: Outgoing) => void): void {
+    this.#batches = this.#batches.filter((other) => other !== batch);
     for (const event of batch.events) if (isOpen(event)) settle(event);
   }
 
-  private pause(): void {
-    const { clock } = this.options;
+  #pause(): void {
+    const { clock } = this.#options;
     // Only what the first one met counts: the others were refused because of it. One that will not come again holds up nobody.
-    const why = this.batches[0]?.refusal;
+    const why = this.#batches[0]?.refusal;
     const waitMs =
-      why !== undefined && codes[why.code].retryable ? (why.retry_after_ms ?? backoffMs(clock, this.refusals++)) : 0;
-    this.regroup();
-    if (this.way !== undefined) this.timer = clock.after(waitMs, () => this.go());
+      why !== undefined && isRetryable(why) ? (why.retry_after_ms ?? backoffMs(clock, this.#refusals++)) : 0;
+    this.#regroup();
+    if (this.#way !== undefined) this.#timer = clock.after(waitMs, () => this.#go());
   }
 
-  private go(): void {
-    this.timer?.cancel();
-    this.regroup();
-    this.held = false;
+  #go(): void {
+    this.#timer?.cancel();
+    this.#regroup();
+    this.#held = false;
     this.pump();
   }
 
-  private regroup(): void {
-    this.batches = this.batches.filter(({ events }) => events.some(isOpen));
-    const firstSure = this.batches.findIndex(({ unsure }) => !unsure);
+  #regroup(): void {
+    this.#batches = this.#batches.filter(({ events }) => events.some(isOpen));
+    const firstSure = this.#batches.findIndex(({ unsure }) => !unsure);
     if (firstSure < 0) return;
-    const again = this.batches.splice(firstSure).flatMap(({ events }) => events.filter(isOpen));
-    this.queue = [...again, ...this.queue];
+    const again = this.#batches.splice(firstSure).flatMap(({ events }) => events.filter(isOpen));
+    this.#queue = [...again, ...this.#queue];
   }
 }
 

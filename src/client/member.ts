@@ -2,21 +2,20 @@
 // connection, takes the events, and keeps their leases alive for as long as they wait or are worked on.
 //
 // When the connection is lost, so are the leases. What had not begun is dropped: it comes again. A handler that runs goes on, and if its
-// event comes again to this very member it gets the new lease instead of a second handler. If it ends before, its event is
-// remembered for a while, and acked when it comes.
+// event comes again to this very member it gets the new lease instead of a second handler; so it does when the lease had lapsed. If it
+// ends before, its event is remembered for a while, and acked when it comes. Where the group was moved, its event is handled anew, after it.
 
 import type { AckResult } from "../bus/event-bus.ts";
 import type { EventsBatch } from "../protocol/batch.ts";
-import { codes, isFailure } from "../protocol/failure.ts";
-import { parseId } from "../protocol/ids.ts";
-import { parsePosition, positionText } from "../protocol/position.ts";
+import { isFailure, isRetryable } from "../protocol/failure.ts";
+import { positionText } from "../protocol/position.ts";
 import { Arrival } from "./arrival.ts";
 import { backoffMs } from "./backoff.ts";
 import type { ClientClock, Timer } from "./clock.ts";
 import type { Connection, Ok } from "./connection.ts";
-import { ClosedError, type NarthexError, refused } from "./errors.ts";
+import { ClosedError, type NarthexError, refused, TimeoutError } from "./errors.ts";
 import { ackResult, type Details, type Done, HeldEvent, type Outcome, type Verb } from "./held-event.ts";
-import { connectionLost, Settler } from "./settler.ts";
+import { connectionLost, leaseLost, Settler } from "./settler.ts";
 
 /** Whose member it is. */
 export interface MemberOwner {
@@ -38,6 +37,8 @@ export interface MemberOptions {
   /** Those of SUBSCRIBE. */
   readonly wire: { readonly [name: string]: unknown };
   readonly autoExtend: boolean;
+  /** How long a question may take. */
+  readonly requestMs: number;
   readonly owner: MemberOwner;
 }
 
@@ -46,6 +47,8 @@ const finishedMax = 10_000;
 const finishedMs = 60_000;
 const leaseMsDefault = 30_000;
 const gapsMin = 100;
+/** How a verb is said in a frame of its own, and the name of its time there. */
+const questions = { ack: ["ACK", "delay_ms"], nack: ["NACK", "delay_ms"], extend: ["MODACK", "extend_ms"] } as const;
 
 export class Member {
   readonly topic: string;
@@ -53,152 +56,181 @@ export class Member {
   /** Whether the group had a cursor; undefined until it was joined for the first time. */
   resumed: boolean | undefined;
   paused = false;
-  private readonly options: MemberOptions;
-  private readonly clock: ClientClock;
-  private readonly settler: Settler;
-  private connection: Connection | undefined;
-  private handle: number | undefined;
-  private tries = 0;
-  private retry: Timer | undefined;
-  private watch: Timer | undefined;
-  private queue: HeldEvent[] = [];
-  private head = 0;
+  readonly #options: MemberOptions;
+  readonly #clock: ClientClock;
+  readonly #settler: Settler;
+  #connection: Connection | undefined;
+  #handle: number | undefined;
+  #tries = 0;
+  #retry: Timer | undefined;
+  #watch: Timer | undefined;
+  #queue: HeldEvent[] = [];
+  #head = 0;
   /**
    * What is out, with gaps that are swept out when there are many. (A Map costs more than it looks: tables that it has outgrown are held
    * by older ones until a full collection, and with them all that was in them.)
    */
-  private readonly held: HeldEvent[] = [];
-  private gaps = 0;
+  readonly #held: HeldEvent[] = [];
+  #gaps = 0;
   /** The epoch of the leases of each partition: a shard that was opened anew has another, and knows none of the leases before. */
-  private readonly epochs: number[] = [];
-  /** Handlers that run under a broken lease, by the key of the event. */
-  private readonly adrift = new Map<string, HeldEvent>();
-  private readonly finished = new Map<string, number>();
+  readonly #epochs: number[] = [];
+  /** The highest offset that came, of each partition: nothing behind it can have come before. */
+  readonly #top: number[] = [];
+  /** What was handled and could not be acked, by its key, and until when. */
+  readonly #finished = new Map<string, number>();
   /** Of an ephemeral group, which the node may forget: what comes next in each partition, and what came and is not settled. */
-  private readonly next: Map<number, number> | undefined;
-  private readonly owed = new Map<string, HeldEvent>();
+  readonly #next: Map<number, number> | undefined;
+  readonly #owed = new Map<string, HeldEvent>();
 
   constructor(options: MemberOptions) {
-    this.options = options;
+    this.#options = options;
     this.topic = options.topic;
     this.group = options.group;
-    this.clock = options.clock;
+    this.#clock = options.clock;
     const leaseMs = (options.wire.ackTimeoutMs as number | undefined) ?? leaseMsDefault;
-    this.settler = new Settler({ ...options, leaseMs });
-    if (options.wire.ephemeral === true) this.next = new Map();
+    this.#settler = new Settler({ ...options, leaseMs });
+    if (options.wire.ephemeral === true) this.#next = new Map();
   }
 
   // ------------------------------------------------------------------------------------------------------------- connection
 
   join(connection: Connection): void {
-    this.connection = connection;
-    this.tries = 0;
-    this.subscribe();
+    this.#connection = connection;
+    this.#tries = 0;
+    this.#subscribe();
   }
 
   lost(): void {
-    this.detach();
-    this.settler.cut(connectionLost());
-    this.setAdrift(this.all());
+    this.#detach();
+    this.#settler.cut(connectionLost());
+    this.#setAdrift(this.#all());
   }
 
-  private setAdrift(list: readonly HeldEvent[]): void {
+  #setAdrift(list: readonly HeldEvent[]): void {
     const why = connectionLost();
     for (const held of list) {
-      held.gone = why;
-      if (held.stage === "running") this.adrift.set(held.key, held);
-      else this.forget(held);
+      held.gone ??= why;
+      if (held.stage !== "running") this.forget(held);
     }
   }
 
   /** Over, at once: by the node's decision or with the client. */
   cut(why: NarthexError): void {
-    this.detach();
-    this.settler.cut(why);
-    for (const held of this.all()) {
+    this.#detach();
+    this.#settler.cut(why);
+    for (const held of this.#all()) {
       held.lose(why);
       this.forget(held);
     }
-    this.finished.clear();
+    this.#finished.clear();
   }
 
-  /** Nothing new is wanted. What waits is dropped here, and goes back when this member leaves or when its lease ends. */
-  halt(staying: boolean): void {
-    this.drop();
+  /** Nothing new is wanted, and what waits goes back; so does what still comes before the PAUSE is answered. */
+  halt(): void {
     this.paused = true;
-    if (staying) this.tellPaused(() => undefined);
+    this.#retry?.cancel();
+    this.#tellPaused(() => undefined);
+    this.#putBack();
   }
 
   async leave(): Promise<void> {
-    await this.settler.idle();
+    // The PAUSE is answered then too, so that nothing is under way any more that would count as an attempt.
+    await this.#settler.idle();
     // Right behind a SUBSCRIBE that is not answered yet it is in order too: frames are taken one after the other.
-    const { connection } = this;
+    const connection = this.#connection;
     if (connection !== undefined) {
-      await new Promise<void>((resolve) => connection.ask(this.frame("UNSUBSCRIBE"), () => resolve()));
+      await new Promise<void>((resolve) => connection.ask(this.#frame("UNSUBSCRIBE"), () => resolve()));
     }
     this.cut(new ClosedError("closed", "the subscription was closed"));
   }
 
-  private detach(): void {
-    if (this.handle !== undefined) this.connection?.ignore(this.handle);
-    this.connection = undefined;
-    this.handle = undefined;
-    this.retry?.cancel();
-    this.watch?.cancel();
-    this.watch = undefined;
-    this.drop();
+  #detach(): void {
+    if (this.#handle !== undefined) this.#connection?.ignore(this.#handle);
+    this.#connection = undefined;
+    this.#handle = undefined;
+    this.#retry?.cancel();
+    this.#watch?.cancel();
+    this.#watch = undefined;
+    this.#drop();
   }
 
-  private drop(): void {
-    for (const held of this.queue.splice(0)) if (held.stage === "waiting") this.forget(held);
-    this.head = 0;
+  /** Nobody here has begun with it: said while its lease lives, it is no attempt. */
+  #putBack(): void {
+    for (const held of this.#queue) {
+      const untouched = held.stage === "waiting" && held.settling === undefined && !held.settled;
+      if (untouched && held.gone === undefined) this.#settler.add(held, "release", {}, () => undefined);
+    }
+    this.#drop();
   }
 
-  private frame(op: string): { readonly op: string; readonly topic: string; readonly group: string } {
+  #drop(): void {
+    for (const held of this.#queue.splice(0)) if (held.stage === "waiting") this.forget(held);
+    this.#head = 0;
+  }
+
+  #frame(op: string): { readonly op: string; readonly topic: string; readonly group: string } {
     return { op, topic: this.topic, group: this.group };
   }
 
   // ------------------------------------------------------------------------------------------------------------ subscribing
 
-  private subscribe(): void {
-    const { connection } = this;
-    connection?.ask({ ...this.frame("SUBSCRIBE"), opts: this.wire() }, (answer) => {
-      if (this.connection !== connection || answer === "lost") return;
+  #subscribe(): void {
+    const connection = this.#connection;
+    // Behind an UNSUBSCRIBE it would be for ever.
+    if (!this.#options.owner.open) return;
+    connection?.ask({ ...this.#frame("SUBSCRIBE"), opts: this.#wire() }, (answer) => {
+      if (this.#connection !== connection || answer === "lost") return;
       if (!isFailure(answer)) {
-        this.subscribed(connection, answer as Ok);
-      } else if (codes[answer.code].retryable) {
-        const pause = backoffMs(this.clock, this.tries++, answer.retry_after_ms);
-        this.retry = this.clock.after(pause, () => this.subscribe(), this.resumed !== undefined);
+        this.#subscribed(connection, answer as Ok);
+      } else if (isRetryable(answer)) {
+        const pause = backoffMs(this.#clock, this.#tries++, answer.retry_after_ms);
+        this.#retry = this.#clock.after(pause, () => this.#subscribe(), this.resumed !== undefined);
       } else {
-        this.connection = undefined;
-        this.options.owner.refused(refused(answer));
+        this.#connection = undefined;
+        this.#options.owner.refused(refused(answer));
       }
     });
   }
 
-  private subscribed(connection: Connection, { handle, resumed, position }: Ok): void {
-    this.handle = handle as number;
-    this.settler.connected({ connection, handle: this.handle });
-    connection.receive(this.handle, (batch) => this.take(batch));
+  #subscribed(connection: Connection, { handle, resumed, position }: Ok): void {
+    this.#handle = handle as number;
+    this.#settler.connected({ connection, handle: this.#handle });
+    connection.receive(this.#handle, (batch) => this.#take(batch));
     // What was paused stays so; until the node knows, what comes waits here.
-    if (this.paused) this.tellPaused(() => undefined);
+    if (this.paused) this.#tellPaused(() => undefined);
+    const floors = String(position)
+      .split(",")
+      .map((place) => place.split(":").map(Number));
     if (this.resumed === undefined) {
       this.resumed = resumed as boolean;
-      for (const [partition, offset] of parsePosition(String(position)) ?? []) this.next?.set(partition, offset);
-      this.options.owner.joined();
+      for (const [partition, floor] of floors) this.#next?.set(partition, floor);
+      this.#options.owner.joined();
+      return;
     }
+    // Below the floor all is settled, only the answer was lost. If it comes again the group was moved, and it is to be handled again.
+    const floorOf = new Map(floors as [number, number][]);
+    for (const key of this.#finished.keys()) {
+      const [partition, offset] = key.split(":").map(Number);
+      if (offset < (floorOf.get(partition) ?? 0)) this.#finished.delete(key);
+    }
+  }
+
+  /** The group was moved by this client. */
+  sought(): void {
+    this.#finished.clear();
+    for (const held of this.#all()) if (held.gone !== undefined) held.lose(leaseLost());
   }
 
   /**
    * A group goes on at its cursor, whatever `from` says. One that is ephemeral may be gone with its last connection and begins where
    * this member needs it to. (What others of the group held at that moment, nobody can say.)
    */
-  private wire(): { readonly [name: string]: unknown } {
-    const { wire } = this.options;
-    if (this.next === undefined || this.next.size === 0) return wire;
+  #wire(): { readonly [name: string]: unknown } {
+    const { wire } = this.#options;
+    if (this.#next === undefined || this.#next.size === 0) return wire;
     const { ts, afterId, ...rest } = wire;
-    const wanted = new Map(this.next);
-    for (const { partition, offset } of this.owed.values()) {
+    const wanted = new Map(this.#next);
+    for (const { partition, offset } of this.#owed.values()) {
       wanted.set(partition, Math.min(offset, wanted.get(partition) ?? offset));
     }
     return { ...rest, from: "offsets", offsets: positionText(wanted) };
@@ -206,64 +238,85 @@ export class Member {
 
   /** Of no connection it is remembered, and said when there is one. */
   async steer(op: "PAUSE" | "RESUME"): Promise<void> {
+    const { owner, requestMs } = this.#options;
     this.paused = op === "PAUSE";
-    this.options.owner.arrived();
-    const outcome = await new Promise<Outcome>((resolve) => this.tellPaused(resolve));
+    owner.arrived();
+    let timer: Timer | undefined;
+    const outcome = await new Promise<Outcome>((resolve) => {
+      const late = new TimeoutError("timeout", `no answer to ${op} within ${requestMs} ms`);
+      timer = this.#clock.after(requestMs, () => resolve(late));
+      this.#tellPaused(resolve);
+    });
+    timer?.cancel();
     if (typeof outcome !== "string" && outcome.code !== "connection_lost") throw outcome;
   }
 
-  private tellPaused(done: (outcome: Outcome) => void): void {
+  #tellPaused(done: (outcome: Outcome) => void): void {
     // What is so when it is sent: a refused PAUSE must not be said again behind a RESUME.
-    this.settler.ask(() => ({ op: this.paused ? "PAUSE" : "RESUME" }), done);
+    this.#settler.ask(() => ({ op: this.paused ? "PAUSE" : "RESUME" }), done);
   }
 
   // -------------------------------------------------------------------------------------------------------------- events in
 
   /** The next event that waits, in the order of the log. */
   shift(): HeldEvent | undefined {
-    while (!this.paused && this.head < this.queue.length) {
-      const held = this.queue[this.head++];
-      if (this.head === this.queue.length) {
-        this.queue = [];
-        this.head = 0;
+    while (!this.paused && this.#head < this.#queue.length) {
+      const held = this.#queue[this.#head++];
+      if (this.#head === this.#queue.length) {
+        this.#queue = [];
+        this.#head = 0;
       }
       if (held.gone === undefined && held.stage === "waiting") return held;
     }
     return undefined;
   }
 
-  private take(batch: EventsBatch): void {
-    const { owner } = this.options;
-    if (!owner.open) return;
+  #take(batch: EventsBatch): void {
+    const { owner } = this.#options;
     const { partition, pack } = batch;
-    this.settler.leaseMs = batch.ackDeadlineMs;
+    this.#settler.leaseMs = batch.ackDeadlineMs;
     const arrival = new Arrival(this.topic, batch);
-    const now = this.clock.mono();
+    const now = this.#clock.mono();
     const { epoch } = batch;
-    if (epoch !== this.epochs[partition]) {
-      this.epochs[partition] = epoch;
-      this.setAdrift(this.all().filter((held) => held.partition === partition && held.settling === undefined));
+    if (epoch !== this.#epochs[partition]) {
+      this.#epochs[partition] = epoch;
+      this.#setAdrift(this.#all().filter((held) => held.partition === partition && held.settling === undefined));
     }
-    for (let i = 0; i < pack.count; i++) this.admit(arrival, i, now + batch.ackDeadlineMs);
-    this.look();
-    owner.arrived();
+    const before = new Map<number, HeldEvent>();
+    if (batch.firstOffset <= this.#top[partition]) {
+      for (const held of this.#held) if (held.kept && held.partition === partition) before.set(held.offset, held);
+    }
+    const last = batch.firstOffset + pack.count - 1;
+    this.#top[partition] = Math.max(last, this.#top[partition] ?? 0);
+    for (let i = 0; i < pack.count; i++) {
+      this.#admit(arrival, i, now + batch.ackDeadlineMs, before.get(batch.firstOffset + i));
+    }
+    this.#look();
+    if (owner.open) owner.arrived();
+    else this.#putBack();
   }
 
-  private admit(arrival: Arrival, index: number, until: number): void {
-    const before = this.adrift.size === 0 ? undefined : this.adrift.get(arrival.key(index));
-    if (before !== undefined) {
-      this.adrift.delete(before.key);
-      before.adopt(arrival, index, until);
+  /** `before`: what is held here of the same offset. Of a lease that lapsed unnoticed several copies may wait in the socket. */
+  #admit(arrival: Arrival, index: number, until: number, before: HeldEvent | undefined): void {
+    const same = before !== undefined && before.key === arrival.key(index) ? before : undefined;
+    // Where the group was moved attempts begin anew.
+    const isNext = same !== undefined && arrival.batch.attempt > same.attempt;
+    const open = same?.stage !== "returned" && same?.settling === undefined ? same : undefined;
+    if (open !== undefined && (open.stage === "waiting" || isNext || open.gone?.code === "connection_lost")) {
+      open.adopt(arrival, index, until);
       return;
     }
     const held = new HeldEvent(this, arrival, index, until);
-    this.held.push(held);
-    this.owe(held);
-    if (this.finished.size > 0 && this.wasFinished(held.key)) {
+    this.#held.push(held);
+    this.#owe(held);
+    if (open !== undefined) {
+      open.lose(leaseLost());
+      open.heir = held;
+    } else if ((isNext && same.settling === "ack") || (this.#finished.size > 0 && this.#wasFinished(held.key))) {
       held.stage = "returned";
-      this.settle(held, "ack", {}, this.options.owner.acked);
+      this.settle(held, "ack", {}, this.#options.owner.acked);
     } else {
-      this.queue.push(held);
+      this.#queue.push(held);
     }
   }
 
@@ -273,7 +326,7 @@ export class Member {
     if (held.gone !== undefined) {
       done(held, held.gone);
     } else if (verb === "extend") {
-      this.extend(held, details.ms ?? 0, done);
+      this.#extend(held, details.ms ?? 0, done);
     } else if (held.settled) {
       done(held, "stale");
     } else if (held.settling !== undefined) {
@@ -285,121 +338,116 @@ export class Member {
     } else {
       held.settling = verb;
       held.done = done;
-      this.settler.add(held, verb, details, this.answered);
+      this.#settler.add(held, verb, details, this.#answered);
     }
   }
 
-  private readonly answered: Done = (held, outcome) => {
+  readonly #answered: Done = (held, outcome) => {
     const { settling, done } = held;
     held.settling = undefined;
     held.done = undefined;
     if (typeof outcome === "string") {
       held.settled = true;
-      if (this.next !== undefined && (settling === "ack" || held.lastAttempt)) this.owed.delete(held.key);
+      if (this.#next !== undefined && (settling === "ack" || held.lastAttempt)) this.#owed.delete(held.key);
       this.forget(held);
     } else if (outcome.code === "lease_lost") {
-      this.leaseLost(held, outcome);
+      this.#leaseLost(held, outcome);
     } else if (outcome.code === "connection_lost") {
-      this.setAdrift([held]);
+      this.#setAdrift([held]);
     }
     done?.(held, outcome);
   };
 
-  private leaseLost(held: HeldEvent, why: NarthexError): void {
+  #leaseLost(held: HeldEvent, why: NarthexError): void {
     held.lose(why);
-    if (this.next !== undefined && held.lastAttempt) this.owed.delete(held.key);
-    this.forget(held);
+    if (this.#next !== undefined && held.lastAttempt) this.#owed.delete(held.key);
+    // A handler that runs may get the next lease.
+    if (held.stage !== "running") this.forget(held);
   }
 
-  private extend(held: HeldEvent, ms: number, done: Done): void {
-    const until = this.clock.mono() + ms;
-    this.settler.add(held, "extend", { ms }, (_, outcome) => {
-      if (outcome === "ok") held.until = until;
+  #extend(held: HeldEvent, ms: number, done: Done): void {
+    const until = this.#clock.mono() + ms;
+    const { token } = held;
+    this.#settler.add(held, "extend", { ms }, (_, outcome) => {
+      // It may have another lease by now.
+      if (outcome === "ok" && held.token === token) held.until = until;
       const open = held.gone === undefined && !held.settled && held.settling === undefined;
-      if (open && typeof outcome !== "string" && outcome.code === "lease_lost") this.leaseLost(held, outcome);
+      if (open && typeof outcome !== "string" && outcome.code === "lease_lost") this.#leaseLost(held, outcome);
       done(held, outcome);
     });
   }
 
   /** Of an event that a subscription here holds, by its id; of others the node says what it knows. */
   settleById(verb: Verb, id: string, { ms, reason }: Details): Promise<AckResult> {
-    const held = this.find(id);
-    const details = { ...(ms === undefined ? {} : { ms }), ...(reason === undefined ? {} : { reason }) };
-    if (held !== undefined) return held.say(verb, details);
-    const op = verb === "extend" ? "MODACK" : verb === "ack" ? "ACK" : "NACK";
-    const time = ms === undefined ? {} : { [verb === "extend" ? "extend_ms" : "delay_ms"]: ms };
+    // Mostly it is one of the oldest.
+    const held = this.#held.find((one) => one.kept && one.id === id);
+    if (held !== undefined) return held.say(verb, { ms, reason });
+    const [op, time] = questions[verb];
     return new Promise((resolve) => {
-      this.settler.ask(
-        () => ({ op, id, ...time, ...(reason === undefined ? {} : { reason }) }),
+      this.#settler.ask(
+        () => ({ op, id, [time]: ms, reason }),
         (outcome) => resolve(ackResult(id, outcome)),
       );
     });
   }
 
-  private find(id: string): HeldEvent | undefined {
-    const { partition, offset } = parseId(id) ?? {};
-    const all = this.all();
-    const held = all.find((one) => one.offset === offset && one.partition === partition);
-    return held?.id === id ? held : all.find((one) => one.id === id);
-  }
-
   /** Nothing more is done here to keep its lease. */
   forget(held: HeldEvent): void {
-    if (held.gone !== undefined) this.adrift.delete(held.key);
     if (!held.kept) return;
     held.kept = false;
-    if (++this.gaps < gapsMin || 2 * this.gaps < this.held.length) return;
+    if (held.heir !== undefined) this.#queue.push(held.heir);
+    if (++this.#gaps < gapsMin || 2 * this.#gaps < this.#held.length) return;
     let to = 0;
-    for (const one of this.held) if (one.kept) this.held[to++] = one;
-    this.held.length = to;
-    this.gaps = 0;
+    for (const one of this.#held) if (one.kept) this.#held[to++] = one;
+    this.#held.length = to;
+    this.#gaps = 0;
   }
 
   /** It was handled, and there was no connection to say so. */
   remember(held: HeldEvent): void {
-    this.finished.set(held.key, this.clock.mono() + finishedMs);
-    for (const oldest of this.finished.keys()) {
-      if (this.finished.size <= finishedMax) break;
-      this.finished.delete(oldest);
+    this.#finished.set(held.key, this.#clock.mono() + finishedMs);
+    for (const oldest of this.#finished.keys()) {
+      if (this.#finished.size <= finishedMax) break;
+      this.#finished.delete(oldest);
     }
   }
 
-  private wasFinished(key: string): boolean {
-    const until = this.finished.get(key);
-    this.finished.delete(key);
-    return until !== undefined && until > this.clock.mono();
+  #wasFinished(key: string): boolean {
+    const until = this.#finished.get(key);
+    this.#finished.delete(key);
+    return until !== undefined && until > this.#clock.mono();
   }
 
-  private owe(held: HeldEvent): void {
-    if (this.next === undefined) return;
+  #owe(held: HeldEvent): void {
+    if (this.#next === undefined) return;
     const { partition, offset } = held;
-    this.next.set(partition, Math.max(offset + 1, this.next.get(partition) ?? 0));
-    this.owed.set(held.key, held);
+    this.#next.set(partition, Math.max(offset + 1, this.#next.get(partition) ?? 0));
+    this.#owed.set(held.key, held);
   }
 
-  private all(): HeldEvent[] {
-    return this.held.filter(({ kept }) => kept);
+  #all(): HeldEvent[] {
+    return this.#held.filter(({ kept }) => kept);
   }
 
   /** Looks three times in the length of a lease, and extends what has less than two thirds of it left. */
-  private look(): void {
-    if (this.watch !== undefined) return;
-    const { leaseMs } = this.settler;
+  #look(): void {
+    if (this.#watch !== undefined) return;
+    const { leaseMs } = this.#settler;
     const run = () => {
-      this.watch = undefined;
-      const now = this.clock.mono();
-      const all = this.all();
+      this.#watch = undefined;
+      const now = this.#clock.mono();
+      const all = this.#all();
       for (const held of all) {
         if (held.gone !== undefined || held.settling !== undefined) continue;
         if (held.stage === "returned") {
           // Left to `ctx`, and surely too late for it; if not, the node knows by the id.
           if (held.until + leaseMs < now) this.forget(held);
-        } else if (this.options.autoExtend && held.until - now <= (2 * leaseMs) / 3) {
-          this.extend(held, leaseMs, () => undefined);
+        } else if (this.#options.autoExtend && held.until - now <= (2 * leaseMs) / 3) {
+          this.#extend(held, leaseMs, () => undefined);
         }
       }
-      if (all.length > 0) this.look();
+      if (all.length > 0) this.#look();
     };
-    this.watch = this.clock.after(leaseMs / 3, run, true);
+    this.#watch = this.#clock.after(leaseMs / 3, run, true);
   }
 }

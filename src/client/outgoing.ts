@@ -37,7 +37,8 @@ export class Outgoing {
 
   get chars(): number {
     const { text, extension } = this.call;
-    return text.length + (extension.key?.length ?? 0) + (extension.meta?.length ?? 0);
+    const { key, id, meta } = extension;
+    return text.length + (key?.length ?? 0) + (id?.length ?? 0) + (meta?.length ?? 0);
   }
 
   /** As event `index` of the run. */

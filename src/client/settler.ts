@@ -1,14 +1,15 @@
 // What one member says of its leases. Acks of one turn of the event loop travel together: consecutive ones as a run, all of them as one
 // SETTLE. What is refused for now is said again, as long as the lease can still be ours.
 
-import { encodeSettle, type SettleRun } from "../protocol/batch.ts";
-import { frameBounds } from "../protocol/bounds.ts";
-import { codes, isFailure } from "../protocol/failure.ts";
+import { encodeSettle, leaseRunBytes, type SettleRun, type SettleVerb, settleHeaderBytes } from "../protocol/batch.ts";
+import { reasonCharsMax } from "../protocol/bounds.ts";
+import { isFailure, isRetryable } from "../protocol/failure.ts";
 import { backoffMs } from "./backoff.ts";
+import { Bell } from "./bell.ts";
 import type { ClientClock, Timer } from "./clock.ts";
 import type { Answer, Connection, Ok } from "./connection.ts";
-import { ConnectionError, LeaseLostError, type NarthexError, RefusedError, refused } from "./errors.ts";
-import type { Details, Done, HeldEvent, Outcome, Verb } from "./held-event.ts";
+import { ConnectionError, LeaseLostError, type NarthexError, refused } from "./errors.ts";
+import type { Details, Done, HeldEvent, Outcome } from "./held-event.ts";
 
 /** A subscription on one connection. */
 export interface Link {
@@ -30,54 +31,50 @@ interface Gathered {
   readonly done: Done[];
 }
 
-/** Leases in one frame. */
+/** Leases in one frame. Each may need a run of its own. */
 const leasesMax = 10_000;
 
 export class Settler {
   /** How long a lease lasts. */
   leaseMs: number;
-  private readonly clock: ClientClock;
-  private readonly topic: string;
-  private readonly group: string;
-  private link: Link | undefined;
-  private readonly gathered = new Map<string, Gathered>();
-  private readonly parcels = new Set<Parcel>();
-  private armed = false;
-  private idlers: (() => void)[] = [];
+  readonly #clock: ClientClock;
+  readonly #topic: string;
+  readonly #group: string;
+  #link: Link | undefined;
+  readonly #gathered = new Map<string, Gathered>();
+  readonly #parcels = new Set<Parcel>();
+  #armed = false;
+  readonly #changed = new Bell();
 
   constructor(options: { clock: ClientClock; topic: string; group: string; leaseMs: number }) {
-    this.clock = options.clock;
-    this.topic = options.topic;
-    this.group = options.group;
+    this.#clock = options.clock;
+    this.#topic = options.topic;
+    this.#group = options.group;
     this.leaseMs = options.leaseMs;
   }
 
   connected(link: Link): void {
-    this.link = link;
+    this.#link = link;
   }
 
   /** Ends all that is open with this; what comes later too, until the next `connected`. */
   cut(why: NarthexError): void {
-    this.link = undefined;
-    const gathered = [...this.gathered.values()];
-    this.gathered.clear();
+    this.#link = undefined;
+    const gathered = [...this.#gathered.values()];
+    this.#gathered.clear();
     for (const { held, done } of gathered) held.forEach((one, i) => void done[i](one, why));
-    for (const parcel of [...this.parcels]) this.end(parcel, why);
-    this.wake();
+    for (const parcel of [...this.#parcels]) this.#end(parcel, why);
+    this.#changed.ring();
   }
 
   /** Resolves when everything that was said is answered. */
-  async idle(): Promise<void> {
-    while (this.parcels.size + this.gathered.size > 0) {
-      await new Promise<void>((resolve) => this.idlers.push(resolve));
-    }
+  idle(): Promise<void> {
+    return this.#changed.until(() => this.#parcels.size + this.#gathered.size === 0);
   }
 
-  add(held: HeldEvent, verb: Verb, { ms, reason }: Details, done: Done): void {
-    if (ms !== undefined && !(Number.isInteger(ms) && ms >= 0)) {
-      done(held, new RefusedError("bad_option", "a time is a whole number of milliseconds"));
-    } else if (reason === undefined) {
-      this.gather(held, verb, ms, done);
+  add(held: HeldEvent, verb: SettleVerb, { ms, reason }: Details, done: Done): void {
+    if (reason === undefined) {
+      this.#gather(held, verb, ms, done);
     } else {
       // SETTLE has no room for it.
       this.ask(
@@ -85,8 +82,8 @@ export class Settler {
           op: "NACK",
           id: held.id,
           lease: held.lease,
-          reason: reason.slice(0, frameBounds.reasonCharsMax),
-          ...(ms === undefined ? {} : { delay_ms: ms }),
+          reason: reason.slice(0, reasonCharsMax),
+          delay_ms: ms,
         }),
         (outcome) => done(held, outcome),
       );
@@ -95,38 +92,40 @@ export class Settler {
 
   /** One frame of its own; its OK may say `stale`. */
   ask(frame: () => { readonly op: string; readonly [field: string]: unknown }, done: (outcome: Outcome) => void): void {
-    const { topic, group } = this;
-    this.post(({ connection }, answered) => connection.ask({ ...frame(), topic, group }, answered), done);
+    const topic = this.#topic;
+    const group = this.#group;
+    this.#post(({ connection }, answered) => connection.ask({ ...frame(), topic, group }, answered), done);
   }
 
   // ---------------------------------------------------------------------------------------------------------------- inside
 
-  private gather(held: HeldEvent, verb: Verb, ms: number | undefined, done: Done): void {
-    if (this.link === undefined) {
+  #gather(held: HeldEvent, verb: SettleVerb, ms: number | undefined, done: Done): void {
+    if (this.#link === undefined) {
       done(held, connectionLost());
       return;
     }
     const name = ms === undefined ? verb : `${verb} ${ms}`;
-    let gathered = this.gathered.get(name);
+    let gathered = this.#gathered.get(name);
     if (gathered === undefined) {
       gathered = { held: [], done: [] };
-      this.gathered.set(name, gathered);
+      this.#gathered.set(name, gathered);
     }
     gathered.done.push(done);
-    if (gathered.held.push(held) === leasesMax) this.flush();
-    if (this.armed) return;
-    this.armed = true;
-    this.clock.soon(() => {
-      this.armed = false;
-      this.flush();
+    const room = Math.floor((this.#link.connection.maxFrame - settleHeaderBytes) / leaseRunBytes);
+    if (gathered.held.push(held) >= Math.min(leasesMax, room)) this.#flush();
+    if (this.#armed) return;
+    this.#armed = true;
+    this.#clock.soon(() => {
+      this.#armed = false;
+      this.#flush();
     });
   }
 
-  private flush(): void {
-    const all = [...this.gathered];
-    this.gathered.clear();
+  #flush(): void {
+    const all = [...this.#gathered];
+    this.#gathered.clear();
     for (const [name, { held, done }] of all) {
-      const [verb, ms] = name.split(" ") as [Verb, string | undefined];
+      const [verb, ms] = name.split(" ") as [SettleVerb, string | undefined];
       const send: Parcel["send"] = ({ connection, handle }, answered) => {
         const runs = runsOf(held);
         connection.askBinary(
@@ -134,8 +133,8 @@ export class Settler {
           answered,
         );
       };
-      this.post(send, (outcome, lost) => {
-        const over = new LeaseLostError("lease_lost", "the lease was over");
+      this.#post(send, (outcome, lost) => {
+        const over = leaseLost();
         held.forEach((one, i) => void done[i](one, lost?.has(leaseName(one)) ? over : outcome));
         // The parcel may be held for a while by tables that its question was in; the events need not.
         held.length = 0;
@@ -144,48 +143,48 @@ export class Settler {
     }
   }
 
-  private post(send: Parcel["send"], done: Parcel["done"]): void {
-    const parcel: Parcel = { send, done, since: this.clock.mono(), tries: 0, timer: undefined };
-    this.parcels.add(parcel);
-    this.try(parcel);
+  #post(send: Parcel["send"], done: Parcel["done"]): void {
+    const parcel: Parcel = { send, done, since: this.#clock.mono(), tries: 0, timer: undefined };
+    this.#parcels.add(parcel);
+    this.#try(parcel);
   }
 
-  private try(parcel: Parcel): void {
+  #try(parcel: Parcel): void {
     parcel.timer = undefined;
-    if (this.link === undefined) this.end(parcel, connectionLost());
-    else parcel.send(this.link, (answer) => this.answered(parcel, answer));
+    if (this.#link === undefined) this.#end(parcel, connectionLost());
+    else parcel.send(this.#link, (answer) => this.#answered(parcel, answer));
   }
 
-  private answered(parcel: Parcel, answer: Answer): void {
+  #answered(parcel: Parcel, answer: Answer): void {
     // It was cut off before.
-    if (!this.parcels.has(parcel)) return;
+    if (!this.#parcels.has(parcel)) return;
     if (answer === "lost") {
-      this.end(parcel, connectionLost());
+      this.#end(parcel, connectionLost());
     } else if (!isFailure(answer)) {
       const { stale, lost } = answer as Ok;
-      this.end(parcel, stale === true ? "stale" : "ok", lost === undefined ? undefined : namesOf(lost as SettleRun[]));
-    } else if (codes[answer.code].retryable && this.clock.mono() - parcel.since < 2 * this.leaseMs) {
-      const pause = backoffMs(this.clock, parcel.tries++, answer.retry_after_ms);
-      parcel.timer = this.clock.after(pause, () => this.try(parcel));
+      this.#end(parcel, stale === true ? "stale" : "ok", lost === undefined ? undefined : namesOf(lost as SettleRun[]));
+    } else if (isRetryable(answer) && this.#clock.mono() - parcel.since < 2 * this.leaseMs) {
+      const pause = backoffMs(this.#clock, parcel.tries++, answer.retry_after_ms);
+      parcel.timer = this.#clock.after(pause, () => this.#try(parcel));
     } else {
-      this.end(parcel, refused(answer));
+      this.#end(parcel, refused(answer));
     }
   }
 
-  private end(parcel: Parcel, outcome: Outcome, lost?: ReadonlySet<string>): void {
-    this.parcels.delete(parcel);
+  #end(parcel: Parcel, outcome: Outcome, lost?: ReadonlySet<string>): void {
+    this.#parcels.delete(parcel);
     parcel.timer?.cancel();
     parcel.done(outcome, lost);
-    this.wake();
-  }
-
-  private wake(): void {
-    for (const idler of this.idlers.splice(0)) idler();
+    this.#changed.ring();
   }
 }
 
 export function connectionLost(): ConnectionError {
   return new ConnectionError("connection_lost", "the connection was lost");
+}
+
+export function leaseLost(): LeaseLostError {
+  return new LeaseLostError("lease_lost", "the lease was over");
 }
 
 /** Made when they are sent: a lease may have been replaced by then. */

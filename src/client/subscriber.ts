@@ -7,7 +7,7 @@ import type { ClientClock } from "./clock.ts";
 import type { Connection } from "./connection.ts";
 import { Consumer } from "./consumer.ts";
 import { ClosedError, type NarthexError, RefusedError, refused } from "./errors.ts";
-import type { Details, Verb } from "./held-event.ts";
+import { type Details, sayable, textOf, type Verb } from "./held-event.ts";
 import type { Member } from "./member.ts";
 
 export interface SubscriberOptions {
@@ -31,13 +31,13 @@ const nodeOptions = new Set(
 const ownOptions = new Set("concurrency manualAck autoExtend topics signal onError".split(" "));
 
 export class Subscriber {
-  private readonly options: SubscriberOptions;
-  private readonly seats = new Map<string, Seat>();
-  private connection: Connection | undefined;
-  private fault: NarthexError | undefined;
+  readonly #options: SubscriberOptions;
+  readonly #seats = new Map<string, Seat>();
+  #connection: Connection | undefined;
+  #fault: NarthexError | undefined;
 
   constructor(options: SubscriberOptions) {
-    this.options = options;
+    this.#options = options;
   }
 
   async subscribe(
@@ -47,68 +47,83 @@ export class Subscriber {
     options: SubscribeOptions,
   ): Promise<Subscription> {
     const wire = checked(options);
-    const names = [...new Set([...topics, ...(options.topics ?? [])])];
+    const names = [...new Set([topics, options.topics ?? []].flat())];
     if (names.length === 0) throw new RefusedError("bad_topic", "there is no topic to subscribe to");
-    const taken = names.find((topic) => this.seats.has(nameOf(topic, group)));
+    if (names.some((name) => typeof name !== "string"))
+      throw new RefusedError("bad_topic", "a topic is named by a string");
+    if (typeof group !== "string") throw new RefusedError("bad_group", "a group is named by a string");
+    const taken = names.find((topic) => this.#seats.has(nameOf(topic, group)));
     if (taken !== undefined) throw new RefusedError("already_subscribed", `already subscribed to ${taken} as ${group}`);
-    if (this.fault !== undefined) throw this.fault;
-    const { clock, requestTimeoutMs, onError } = this.options;
+    if (this.#fault !== undefined) throw this.#fault;
+    const { clock, requestTimeoutMs, onError } = this.#options;
     const onOver = () => {
-      for (const topic of names) this.seats.delete(nameOf(topic, group));
+      for (const topic of names) this.#seats.delete(nameOf(topic, group));
     };
-    const set = { clock, topics: names, group, handler, options, wire, onError, startMs: requestTimeoutMs, onOver };
+    const set = { clock, topics: names, group, handler, options, wire, onError, requestMs: requestTimeoutMs, onOver };
     const consumer = new Consumer(set);
-    for (const member of consumer.members) this.seats.set(nameOf(member.topic, group), { consumer, member });
-    return consumer.start(this.connection);
+    for (const member of consumer.members) this.#seats.set(nameOf(member.topic, group), { consumer, member });
+    return consumer.start(this.#connection);
   }
 
   /** ack, nack and modAck by id. */
   async settle(verb: Verb, topic: string, group: string, id: string, more: Details = {}): Promise<AckResult> {
-    const seat = this.seats.get(nameOf(topic, group));
-    if (seat === undefined) return { id, ok: false, err: this.fault?.code ?? "not_subscribed" };
-    return seat.member.settleById(verb, id, more);
+    const seat = this.#seats.get(nameOf(topic, group));
+    if (seat === undefined) return { id, ok: false, err: this.#fault?.code ?? "not_subscribed" };
+    const said = sayable(more);
+    if (said === undefined || typeof id !== "string") return { id, ok: false, err: "bad_option" };
+    return seat.member.settleById(verb, id, said);
+  }
+
+  /** This client moves the group: what it had handled is to be handled again. */
+  sought(topic: string, group: string): void {
+    this.#seats.get(nameOf(topic, group))?.member.sought();
   }
 
   async steer(verb: "PAUSE" | "RESUME", topic: string, group: string): Promise<void> {
-    const seat = this.seats.get(nameOf(topic, group));
+    const seat = this.#seats.get(nameOf(topic, group));
     if (seat === undefined) {
-      throw this.fault ?? new RefusedError("not_subscribed", `not subscribed to ${topic} as ${group}`);
+      throw this.#fault ?? new RefusedError("not_subscribed", `not subscribed to ${topic} as ${group}`);
     }
     await seat.member.steer(verb);
   }
 
   connected(connection: Connection): void {
-    this.connection = connection;
-    for (const consumer of this.consumers()) consumer.connected(connection);
+    this.#connection = connection;
+    for (const consumer of this.#consumers()) consumer.connected(connection);
   }
 
   /** The connection is gone; every question has its answer by now. */
   lost(): void {
-    this.connection = undefined;
-    for (const { member } of this.seats.values()) member.lost();
+    this.#connection = undefined;
+    for (const { member } of this.#seats.values()) member.lost();
   }
 
   /** The node ended a subscription. */
   ended(topic: string, group: string, why: Failure): void {
-    const seat = this.seats.get(nameOf(topic, group));
+    const seat = this.#seats.get(nameOf(topic, group));
     const error = refused(why);
     seat?.member.cut(error);
     seat?.consumer.refused(error);
   }
 
+  /** Whether the body of a loop is at work: if it is what waits for `close`, it waits for itself. */
+  get looping(): boolean {
+    return this.#consumers().some(({ looping }) => looping);
+  }
+
   async close(): Promise<void> {
-    this.fault ??= new ClosedError("closed", "the client was closed");
-    await Promise.all(this.consumers().map((consumer) => consumer.close()));
+    this.#fault ??= new ClosedError("closed", "the client was closed");
+    await Promise.all(this.#consumers().map((consumer) => consumer.close()));
   }
 
   fail(error: NarthexError): void {
-    this.fault = error;
-    this.connection = undefined;
-    for (const consumer of this.consumers()) consumer.fail(error);
+    this.#fault = error;
+    this.#connection = undefined;
+    for (const consumer of this.#consumers()) consumer.fail(error);
   }
 
-  private consumers(): Consumer[] {
-    return [...new Set([...this.seats.values()].map(({ consumer }) => consumer))];
+  #consumers(): Consumer[] {
+    return [...new Set([...this.#seats.values()].map(({ consumer }) => consumer))];
   }
 }
 
@@ -128,9 +143,18 @@ function checked(options: SubscribeOptions): { readonly [name: string]: unknown 
     }
     if (typeof value !== "function") wire[name] = value;
   }
-  const { concurrency } = options;
-  if (concurrency !== undefined && !(concurrency >= 1)) {
+  const { concurrency = 1, signal, topics = [] } = options;
+  if (typeof concurrency !== "number" || !(concurrency >= 1)) {
     throw new RefusedError("bad_option", "concurrency must be a number from 1 on");
   }
-  return wire;
+  if (signal !== undefined && typeof signal?.addEventListener !== "function") {
+    throw new RefusedError("bad_option", "signal must be an AbortSignal");
+  }
+  if (!Array.isArray(topics)) throw new RefusedError("bad_option", "topics must be a list");
+  try {
+    // As it is now: it is said again on each connection.
+    return JSON.parse(JSON.stringify(wire));
+  } catch (error) {
+    throw new RefusedError("bad_option", `an option is not JSON: ${textOf(error).split("\n")[0]}`);
+  }
 }

@@ -67,7 +67,9 @@ export function sentenceOf(situation: Situation, diagnosis: Diagnosis): string {
     }
     case "nothing_to_deliver": {
       const stored = facts.some(({ start, end }) => end > start);
-      return `${nothing}: ${stored ? "it has settled every event there is" : "there are no events"}; ${waits}`;
+      // Whether it ever had them is not known: it may have begun at the end.
+      const why = stored ? "it is at the end of the log" : "there are no events";
+      return `${nothing}: ${why}${deadText(facts, topic, group)}; ${waits}`;
     }
     case "delivering":
       return `${group} gets events of ${place}: ${waits} and ${waits.startsWith("1 ") ? "is" : "are"} on the way to ${namesText(those(undefined))}${latelyText(facts)}`;
@@ -196,6 +198,13 @@ function buryText(facts: readonly GroupFacts[], deadLetters: string): string {
   const retry = shortest(facts.map(({ burialRetryInMs }) => burialRetryInMs));
   const tried = retry === undefined ? "" : `; that failed and is tried again in ${duration(retry)}`;
   return `${events(dying)} ${have} to ${deadLetters}${tried}`;
+}
+
+/** Of those that were buried since the worker began. */
+function deadText(facts: readonly GroupFacts[], topic: string, group: string): string {
+  const dead = sum(facts, ({ totals }) => totals.deadLettered);
+  if (dead === 0) return "";
+  return `, and ${events(dead)} ${dead === 1 ? "is a dead letter" : "are dead letters"} (narthex dlq show ${topic} ${group})`;
 }
 
 function allLeasedText(facts: readonly GroupFacts[]): string {

@@ -4,7 +4,7 @@
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Config } from "../config.ts";
 import type { Json } from "../protocol/event.ts";
-import { type Code, codes, type Failure, isFailure } from "../protocol/failure.ts";
+import { type Code, type Failure, isFailure } from "../protocol/failure.ts";
 import { topicFault } from "../protocol/names.ts";
 import { placeOf } from "../protocol/payload.ts";
 import type { Clock } from "../runtime/clock.ts";
@@ -45,6 +45,33 @@ export interface Fault {
   readonly headers?: OutgoingHttpHeaders;
 }
 
+/** The status of a response that carries the code. */
+export const statusOf: Readonly<Record<Code, number>> = {
+  bad_json: 400,
+  bad_frame: 400,
+  bad_topic: 400,
+  bad_group: 400,
+  bad_option: 400,
+  too_large: 413,
+  unauthorized: 401,
+  bad_token: 401,
+  forbidden: 403,
+  rate_limited: 429,
+  overloaded: 503,
+  unavailable: 503,
+  limit: 409,
+  internal: 500,
+  publish_failed: 503,
+  already_subscribed: 409,
+  not_subscribed: 409,
+  unknown_topic: 404,
+  unknown_id: 404,
+  lease_lost: 409,
+  ack_failed: 503,
+  group_conflict: 409,
+  shutting_down: 503,
+};
+
 export class HttpRefusal extends Error {
   readonly fault: Fault;
   constructor(fault: Fault) {
@@ -57,11 +84,11 @@ export class HttpRefusal extends Error {
 export class ClientGone extends Error {}
 
 export function refusal(code: Code, error: string, field?: string): HttpRefusal {
-  return new HttpRefusal({ status: codes[code].status, code, error, ...(field === undefined ? {} : { field }) });
+  return new HttpRefusal({ status: statusOf[code], code, error, ...(field === undefined ? {} : { field }) });
 }
 
 export function refusalOf({ code, msg, retry_after_ms: retryAfterMs }: Failure, field?: string): HttpRefusal {
-  const { status } = codes[code];
+  const status = statusOf[code];
   return new HttpRefusal({
     status,
     code,

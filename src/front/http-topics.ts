@@ -81,7 +81,8 @@ async function show(exchange: Exchange, options: HttpOptions): Promise<void> {
       start,
       end,
       bytes,
-      lastStoredAt,
+      // Left out where nothing was ever stored: 0 would be a day in 1970.
+      lastStoredAt: lastStoredAt === 0 ? undefined : lastStoredAt,
     })),
     groups: cursors
       .filter((cursor) => cursor !== undefined)

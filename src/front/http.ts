@@ -3,7 +3,7 @@
 
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { frameBounds } from "../protocol/bounds.ts";
-import { codes, failure } from "../protocol/failure.ts";
+import { failure } from "../protocol/failure.ts";
 import { faultFields } from "../runtime/log.ts";
 import { allRights, authenticate, type Granted, hostAllowed, originAllowed } from "./auth.ts";
 import {
@@ -17,6 +17,7 @@ import {
   orRefuse,
   refusal,
   refusalOf,
+  statusOf,
   targetOf,
   writeFault,
 } from "./http-exchange.ts";
@@ -124,7 +125,7 @@ function faultOf(error: Error, req: IncomingMessage, { log }: HttpOptions): Faul
   if (error instanceof HttpRefusal) return error.fault;
   const path = targetOf(req.url ?? "")?.path.slice(0, 200);
   log.error("http handler failed", { method: req.method, path, ...faultFields(error) });
-  return { status: codes.internal.status, code: "internal", error: "the node failed to answer; see its log" };
+  return { status: statusOf.internal, code: "internal", error: "the node failed to answer; see its log" };
 }
 
 // ------------------------------------------------------------------------------------------------------------------ routes

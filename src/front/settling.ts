@@ -88,7 +88,7 @@ export class Settling {
         this.system.ask(address, { type: "extendRuns", member, extendMs: ms ?? 0, runs: list }, answered);
       } else {
         const delay = ms === undefined ? {} : { delayMs: ms };
-        this.system.ask(address, { type: "settleRuns", member, ack: verb === "ack", ...delay, runs: list }, answered);
+        this.system.ask(address, { type: "settleRuns", member, verb, ...delay, runs: list }, answered);
       }
     }
   }
@@ -153,7 +153,7 @@ export class Settling {
 }
 
 function isRetryable(result: SettleResult): boolean {
-  return result !== null && result !== "stale" && codes[result.code].retryable;
+  return result !== null && result !== "stale" && codes[result.code];
 }
 
 function weight(result: SettleResult): number {

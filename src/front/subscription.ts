@@ -3,7 +3,7 @@
 // redeliveries.
 
 import type { Address, GroupOptions, Joined, Signal, Start } from "../actors/messages.ts";
-import { codes, type Failure, isFailure } from "../protocol/failure.ts";
+import { type Failure, isFailure, isRetryable } from "../protocol/failure.ts";
 import type { SubscribeOptions } from "../protocol/frames.ts";
 import { positionText } from "../protocol/position.ts";
 import type { Rate } from "../protocol/rate.ts";
@@ -273,7 +273,7 @@ export class Subscription {
         if (seat.status === "joined") this.open(seat);
         return;
       }
-      if (!codes[joined.code].retryable && joined.code !== "internal") {
+      if (!isRetryable(joined) && joined.code !== "internal") {
         this.end(joined);
         return;
       }

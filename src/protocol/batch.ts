@@ -4,7 +4,7 @@
 //
 //   0x01 PUBLISH, client to server          0x02 SETTLE, client to server
 //   0   u8  op                              0   u8  op
-//   1   u8  flags  1: producer, 2: chained  1   u8  flags   0 ack, 1 nack, 2 extend
+//   1   u8  flags  1: producer, 2: chained  1   u8  flags   0 ack, 1 nack, 2 extend, 3 release
 //   2   u16 handle of the topic             2   u16 handle of the subscription
 //   4   u32 corr                            4   u32 corr
 //   with a producer:                        8   u32 delay of a nack or extension in ms, 0xffffffff: none
@@ -42,7 +42,7 @@ import { frameBounds } from "./bounds.ts";
 import { type Code, codes, type Failure, failure } from "./failure.ts";
 import { offsetMax } from "./ids.ts";
 import { checkExtensions } from "./meta.ts";
-import { type PackLimits, PackView, packFault } from "./pack.ts";
+import { PackReader, PackView, packFault, packHeaderBytes } from "./pack.ts";
 import { partitionsMax } from "./stream.ts";
 
 export const batchOps = { PUBLISH: 0x01, SETTLE: 0x02, PUBLISHED: 0x11, EVENTS: 0x12 } as const;
@@ -51,16 +51,17 @@ const publishHeaderBytes = 8;
 const producerBytes = 24;
 /** In front of the pack of a batch that has a name. */
 export const namedHeaderBytes = publishHeaderBytes + producerBytes;
-const settleHeaderBytes = 16;
-const leaseRunBytes = 32;
+export const settleHeaderBytes = 16;
+export const leaseRunBytes = 32;
 const publishedHeaderBytes = 8;
 const publishedRunBytes = 40;
 export const eventsHeaderBytes = 48;
 
 const flagProducer = 1;
 const flagChained = 2;
-const flagNack = 1;
-const flagExtend = 2;
+/** Their places are the flags. */
+const settleVerbs = ["ack", "nack", "extend", "release"] as const;
+export type SettleVerb = (typeof settleVerbs)[number];
 const noDelay = 0xffffffff;
 const retryAfterMsMax = 0xffffffff;
 
@@ -100,7 +101,7 @@ export interface SettleBatch {
   readonly op: "SETTLE";
   readonly handle: number;
   readonly corr: number;
-  readonly verb: "ack" | "nack" | "extend";
+  readonly verb: SettleVerb;
   /** The delay of a nack where one was given; always there with `extend`. */
   readonly ms?: number;
   readonly runs: readonly SettleRun[];
@@ -178,8 +179,8 @@ function decodeSettle(bytes: Uint8Array, limits: BatchLimits): SettleBatch | Fai
   if (bytes.length < settleHeaderBytes) return failure("bad_frame", "SETTLE shorter than its header");
   const view = viewOf(bytes);
   const flags = bytes[1];
-  if (flags > flagExtend) return failure("bad_frame", "SETTLE has unknown flags");
-  const verb = flags === flagNack ? "nack" : flags === flagExtend ? "extend" : "ack";
+  if (flags >= settleVerbs.length) return failure("bad_frame", "SETTLE has unknown flags");
+  const verb = settleVerbs[flags];
   const handle = view.getUint16(2, true);
   const corr = view.getUint32(4, true);
   const ms = view.getUint32(8, true);
@@ -213,10 +214,11 @@ function decodeSettle(bytes: Uint8Array, limits: BatchLimits): SettleBatch | Fai
   return ms === noDelay ? { op: "SETTLE", handle, corr, verb, runs } : { op: "SETTLE", handle, corr, verb, ms, runs };
 }
 
-function settleMsFault(verb: "ack" | "nack" | "extend", ms: number): Failure | undefined {
+function settleMsFault(verb: SettleVerb, ms: number): Failure | undefined {
   switch (verb) {
     case "ack":
-      return ms === noDelay ? undefined : failure("bad_frame", "SETTLE that acks has a delay");
+    case "release":
+      return ms === noDelay ? undefined : failure("bad_frame", `SETTLE: ${verb} has a delay`);
     case "nack":
       return ms === noDelay || ms <= frameBounds.delayMsMax
         ? undefined
@@ -265,7 +267,7 @@ export function encodeSettle(settle: Omit<SettleBatch, "op">): Uint8Array {
   const out = new Uint8Array(settleHeaderBytes + settle.runs.length * leaseRunBytes);
   const view = viewOf(out);
   out[0] = batchOps.SETTLE;
-  out[1] = settle.verb === "nack" ? flagNack : settle.verb === "extend" ? flagExtend : 0;
+  out[1] = settleVerbs.indexOf(settle.verb);
   view.setUint16(2, settle.handle, true);
   view.setUint32(4, settle.corr, true);
   view.setUint32(8, settle.ms ?? noDelay, true);
@@ -388,12 +390,10 @@ export interface PublishedResult {
 
 export interface EventsBatch extends EventsHeader {
   readonly op: "EVENTS";
-  readonly pack: PackView;
+  readonly pack: PackReader;
 }
 
 export type ServerBatch = PublishedBatch | EventsBatch;
-
-const unlimited: PackLimits = { payloadBytesMax: 0xffffffff, countMax: 0xffffffff };
 
 /** Total as well: a client must survive a server that is newer or broken. */
 export function decodeServerBatch(bytes: Uint8Array): ServerBatch | Failure {
@@ -436,9 +436,9 @@ function codeAt(status: number): Code {
 }
 
 function decodeEvents(bytes: Uint8Array): EventsBatch | Failure {
-  if (bytes.length < eventsHeaderBytes) return failure("bad_frame", "EVENTS shorter than its header");
-  const fault = packFault(bytes, eventsHeaderBytes, unlimited);
-  if (fault !== undefined) return fault;
+  if (bytes.length < eventsHeaderBytes + packHeaderBytes) return failure("bad_frame", "EVENTS shorter than its header");
+  const pack = new PackReader(bytes, eventsHeaderBytes);
+  if (!pack.isWhole()) return failure("bad_frame", "EVENTS lengths do not add up");
   const view = viewOf(bytes);
   return {
     op: "EVENTS",
@@ -452,7 +452,7 @@ function decodeEvents(bytes: Uint8Array): EventsBatch | Failure {
     storedAt: view.getFloat64(24, true),
     epoch: view.getUint32(32, true),
     token: view.getFloat64(40, true),
-    pack: new PackView(bytes, eventsHeaderBytes),
+    pack,
   };
 }
 

@@ -16,24 +16,28 @@ export const eventBounds = {
   metaBytesMax: 65_536,
 } as const;
 
-const dayMs = 86_400_000;
+// By themselves as well: they are all that a client needs of the table below.
+export const reasonCharsMax = 1024;
+export const nestingMax = 64;
+export const latestKeysMax = 1000;
 
-/** Numbers and lists in frames and in options of a subscription. */
+/** Numbers and lists in frames and in options of a subscription. None is computed, or a bundle for browsers could not leave them out. */
 export const frameBounds = {
   corrCharsMax: 128,
   tokenCharsMax: 8192,
   leaseCharsMax: 128,
-  reasonCharsMax: 1024,
-  nestingMax: 64,
+  reasonCharsMax,
+  nestingMax,
   ackTimeoutMsMin: 100,
-  ackTimeoutMsMax: dayMs,
+  ackTimeoutMsMax: 86_400_000,
   extendMsMin: 1,
-  extendMsMax: dayMs,
-  delayMsMax: 7 * dayMs,
+  extendMsMax: 86_400_000,
+  /** Seven days. */
+  delayMsMax: 604_800_000,
   maxInflightMax: 10_000,
   batchSizeMax: 10_000,
   maxAttemptsMax: 1000,
   backoffStepsMax: 32,
-  latestKeysMax: 1000,
+  latestKeysMax,
   afterCharsMax: 4096,
 } as const;

@@ -16,6 +16,7 @@
 // An empty extension (length 0) has nothing. Ranges of a pack are cut with four copies, whatever its size.
 
 import { type Failure, failure } from "./failure.ts";
+import { decoder, encoder, strictDecoder } from "./utf8.ts";
 
 export const packHeaderBytes = 16;
 export const packFlagExtensions = 1;
@@ -25,38 +26,33 @@ const bitId = 2;
 const bitTs = 4;
 const bitMeta = 8;
 
-const encoder = new TextEncoder();
-// Without ignoreBOM a decoder takes U+FEFF away from the front of a text, and a key would come back as another key.
-const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-const strictDecoder = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
-
 /** What an event may carry besides its payload. `meta` is the text of a JSON object, without it the event has none. */
 export interface Extension {
-  readonly key?: string;
-  readonly id?: string;
-  readonly ts?: number;
-  readonly meta?: string;
+  readonly key?: string | undefined;
+  readonly id?: string | undefined;
+  readonly ts?: number | undefined;
+  readonly meta?: string | undefined;
 }
 
 export interface PackEntry extends Extension {
   readonly payload: Uint8Array;
 }
 
-/** Reads a pack in place. `at` is where it begins in `bytes`; nothing is copied. */
-export class PackView {
+/** Reads a pack in place, as far as a client needs it. `at` is where it begins in `bytes`; nothing is copied. */
+export class PackReader {
   readonly bytes: Uint8Array;
   readonly at: number;
   readonly count: number;
   readonly byteLength: number;
   readonly extended: boolean;
+  readonly payloadsAt: number;
   readonly payloadBytes: number;
   readonly extensionBytes: number;
-  private readonly view: DataView;
-  private readonly payloadsAt: number;
-  private readonly extensionsAt: number;
+  protected readonly view: DataView;
+  protected readonly extensionsAt: number;
   // Prefix sums are made on first random access; a reader that walks from the start never pays for them.
-  private payloadStarts: Uint32Array | undefined;
-  private extensionStarts: Uint32Array | undefined;
+  private payloadSums: Uint32Array | undefined;
+  private extensionSums: Uint32Array | undefined;
 
   constructor(bytes: Uint8Array, at = 0) {
     this.bytes = bytes;
@@ -81,22 +77,63 @@ export class PackView {
   }
 
   payload(index: number): Uint8Array {
-    const starts = this.starts();
+    const starts = this.payloadStarts();
     return this.bytes.subarray(this.payloadsAt + starts[index], this.payloadsAt + starts[index + 1]);
   }
 
   extension(index: number): Extension {
-    if (this.extensionLength(index) === 0) return {};
-    const from = this.extensionAt(index);
-    return readExtension(this.bytes, this.view, from, from + this.extensionLength(index), decoder);
+    return this.read(index, decoder);
   }
 
+  /** By event, counted from `payloadsAt`; the last number is where the last payload ends. */
+  payloadStarts(): Uint32Array {
+    this.payloadSums ??= this.sums((index) => this.payloadLength(index));
+    return this.payloadSums;
+  }
+
+  /** Whether all of it is there and ends with the bytes, so that nothing in it can be read past its end. */
+  isWhole(): boolean {
+    const { bytes, count, view } = this;
+    if (this.at + this.byteLength !== bytes.length || this.payloadStarts()[count] !== this.payloadBytes) return false;
+    if (!this.extended) return this.extensionBytes === 0;
+    let at = this.extensionsAt;
+    for (let i = 0; i < count; i++) {
+      const length = this.extensionLength(i);
+      if (length > 0 && !extensionFits(bytes, view, at, at + length)) return false;
+      at += length;
+    }
+    return at === bytes.length;
+  }
+
+  protected extensionAt(index: number): number {
+    return this.extensionsAt + this.extensionStarts()[index];
+  }
+
+  protected extensionStarts(): Uint32Array {
+    this.extensionSums ??= this.sums((index) => this.extensionLength(index));
+    return this.extensionSums;
+  }
+
+  protected read(index: number, text: { decode(bytes: Uint8Array): string }): Extension {
+    const length = this.extensionLength(index);
+    if (length === 0) return {};
+    const from = this.extensionAt(index);
+    return readExtension(this.bytes, this.view, from, from + length, text);
+  }
+
+  private sums(length: (index: number) => number): Uint32Array {
+    const sums = new Uint32Array(this.count + 1);
+    for (let i = 0; i < this.count; i++) sums[i + 1] = sums[i] + length(i);
+    return sums;
+  }
+}
+
+/** What the node does with packs besides. */
+export class PackView extends PackReader {
   /** The extension of an event from outside, or undefined where its text is not UTF-8. */
   strictExtension(index: number): Extension | undefined {
-    if (this.extensionLength(index) === 0) return {};
-    const from = this.extensionAt(index);
     try {
-      return readExtension(this.bytes, this.view, from, from + this.extensionLength(index), strictDecoder);
+      return this.read(index, strictDecoder);
     } catch (error) {
       if (error instanceof TypeError) return undefined;
       throw error;
@@ -146,11 +183,11 @@ export class PackView {
   /** Copies the events from..to as a pack of their own to `target` and gives the number of bytes written. */
   copyRange(from: number, to: number, target: Uint8Array, targetAt: number): number {
     const size = this.rangeBytes(from, to);
-    const starts = this.starts();
+    const starts = this.payloadStarts();
     const out = new DataView(target.buffer, target.byteOffset, target.byteLength);
     const count = to - from;
     const payloads = starts[to] - starts[from];
-    const extensions = this.extended ? this.startsOfExtensions()[to] - this.startsOfExtensions()[from] : 0;
+    const extensions = this.extended ? this.extensionStarts()[to] - this.extensionStarts()[from] : 0;
     const extended = extensions > 0;
     out.setUint32(targetAt, count, true);
     out.setUint32(targetAt + 4, extended ? packFlagExtensions : 0, true);
@@ -167,20 +204,16 @@ export class PackView {
     target.set(this.bytes.subarray(this.payloadsAt + starts[from], this.payloadsAt + starts[to]), position);
     position += payloads;
     if (extended) {
-      const ext = this.startsOfExtensions();
+      const ext = this.extensionStarts();
       target.set(this.bytes.subarray(this.extensionsAt + ext[from], this.extensionsAt + ext[to]), position);
     }
     return size;
   }
 
   rangeBytes(from: number, to: number): number {
-    const starts = this.starts();
-    const extensions = this.extended ? this.startsOfExtensions()[to] - this.startsOfExtensions()[from] : 0;
+    const starts = this.payloadStarts();
+    const extensions = this.extended ? this.extensionStarts()[to] - this.extensionStarts()[from] : 0;
     return packHeaderBytes + (extensions > 0 ? 8 : 4) * (to - from) + starts[to] - starts[from] + extensions;
-  }
-
-  private extensionAt(index: number): number {
-    return this.extensionsAt + this.startsOfExtensions()[index];
   }
 
   private has(index: number, bit: number): boolean {
@@ -196,24 +229,6 @@ export class PackView {
   private keyBytes(index: number): number {
     const length = this.keyLength(index);
     return length < 0 ? 0 : 2 + length;
-  }
-
-  private starts(): Uint32Array {
-    if (this.payloadStarts === undefined) {
-      const starts = new Uint32Array(this.count + 1);
-      for (let i = 0; i < this.count; i++) starts[i + 1] = starts[i] + this.payloadLength(i);
-      this.payloadStarts = starts;
-    }
-    return this.payloadStarts;
-  }
-
-  private startsOfExtensions(): Uint32Array {
-    if (this.extensionStarts === undefined) {
-      const starts = new Uint32Array(this.count + 1);
-      for (let i = 0; i < this.count; i++) starts[i + 1] = starts[i] + this.extensionLength(i);
-      this.extensionStarts = starts;
-    }
-    return this.extensionStarts;
   }
 }
 

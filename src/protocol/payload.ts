@@ -2,8 +2,7 @@
 // the time (a worker): afterwards it is spliced into frames and lines as it is.
 
 import { frameBounds } from "./bounds.ts";
-
-const strictDecoder = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
+import { strictDecoder } from "./utf8.ts";
 
 /**
  * What is wrong with a payload, or undefined: it must be one JSON value in UTF-8, nested at most 64 deep, without line breaks. (A

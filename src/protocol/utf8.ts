@@ -1,3 +1,9 @@
+export const encoder = new TextEncoder();
+// Without ignoreBOM a decoder takes U+FEFF away from the front of a text, and a key would come back as another key.
+export const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+/** Marked, so that a bundle for browsers can do without it. */
+export const strictDecoder = /* @__PURE__ */ new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
+
 /** How many bytes a text has in UTF-8, or -1 where it has half a surrogate pair and so no such form. */
 export function utf8Bytes(text: string): number {
   let bytes = text.length;

@@ -382,7 +382,7 @@ test("neighbours that were leased and acked together take one place, whatever is
       epoch,
       token,
     });
-    h.ask({ type: "settleRuns", member: 1, ack: true, runs: [run(got[0], 20)] });
+    h.ask({ type: "settleRuns", member: 1, verb: "ack", runs: [run(got[0], 20)] });
     h.pass(1);
   }
   const states = Array.from({ length: 600 * 20 }, (_, offset) => history(h, offset).state);

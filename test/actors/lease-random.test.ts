@@ -294,24 +294,23 @@ class Life {
     const got = this.pickGot();
     if (got === undefined) return "nothing to settle";
     const count = 1 + dice.below(6);
-    const ack = dice.chance(70);
+    const verb = dice.pick(["ack", "ack", "nack", "release"] as const);
     const run: LeaseRun = { offset: got.offset, count, epoch: got.epoch, token: got.token };
     const expected: number[] = [];
     for (let i = 0; i < count; i++) {
       const named = { ...got, token: got.token + i };
       const offset = got.offset + i;
       const by = { member: got.member, named };
-      const verdict =
-        offset >= model.events.length ? "lost" : ack ? model.ack(offset, by) : model.nack(offset, by, undefined);
+      const verdict = offset >= model.events.length ? "lost" : model[verb](offset, by);
       if (verdict === "lost") expected.push(offset);
     }
-    const { lost } = h.ask<RunsSettled>({ type: "settleRuns", member: got.member, ack, runs: [run] });
+    const { lost } = h.ask<RunsSettled>({ type: "settleRuns", member: got.member, verb, runs: [run] });
     for (const part of lost) assert.is(part.token - part.offset, run.token - run.offset);
     assert.equal(
       lost.flatMap((part) => Array.from({ length: part.count }, (_, i) => part.offset + i)),
       expected,
     );
-    return `${ack ? "ack" : "nack"} run ${got.offset} + ${count}`;
+    return `${verb} run ${got.offset} + ${count}`;
   }
 
   private extend(): string {

@@ -674,7 +674,7 @@ test("runs settle what they name and report the rest cut to what was lost", () =
   h.nack(got[4]);
   h.take();
   const run = { offset: 0, count: 10, epoch: h.epoch, token: got[0].token };
-  const settle = { type: "settleRuns", member: 1, ack: true, runs: [run] } as const;
+  const settle = { type: "settleRuns", member: 1, verb: "ack", runs: [run] } as const;
   assert.equal(h.ask(settle), { lost: [{ offset: 4, count: 1, epoch: h.epoch, token: got[4].token }] });
   assert.is(h.cursor().floor, 4);
   assert.equal(h.cursor().ranges, [[5, 10]]);
@@ -693,7 +693,7 @@ test("a run under token 0 settles nothing, whatever waits there", () => {
   h.publish({});
   h.nack(h.take()[0], { delayMs: 5000 });
   const run = { offset: 0, count: 1, epoch: h.epoch, token: 0 };
-  assert.equal(h.ask({ type: "settleRuns", member: 1, ack: true, runs: [run] }), { lost: [run] });
+  assert.equal(h.ask({ type: "settleRuns", member: 1, verb: "ack", runs: [run] }), { lost: [run] });
   assert.equal(h.ask({ type: "extendRuns", member: 1, extendMs: 5, runs: [run] }), { lost: [run] });
   assert.is(code(h.settle(1, { id: h.idOf(0), ack: true, lease: leaseText(h.epoch, 0) })[0]), "lease_lost");
   assert.is(h.cursor().floor, 0);
@@ -710,7 +710,7 @@ test("runs of acks in any order move the floor over all that is settled", () => 
     [5, 1],
     [3, 2],
   ].map(([offset, count]) => ({ offset, count, epoch: h.epoch, token: token + offset }));
-  assert.equal(h.ask({ type: "settleRuns", member: 1, ack: true, runs }), { lost: [] });
+  assert.equal(h.ask({ type: "settleRuns", member: 1, verb: "ack", runs }), { lost: [] });
   assert.is(h.cursor().floor, 8);
   assert.equal(h.cursor().ranges, []);
 });
@@ -721,7 +721,7 @@ test("runs of nacks come again after the delay, runs of extensions last longer",
   h.publishMany(6);
   const token = h.take()[0].token;
   const run = (offset: number, count: number) => ({ offset, count, epoch: h.epoch, token: token + offset });
-  h.ask({ type: "settleRuns", member: 1, ack: false, delayMs: 100, runs: [run(0, 2)] });
+  h.ask({ type: "settleRuns", member: 1, verb: "nack", delayMs: 100, runs: [run(0, 2)] });
   h.ask({ type: "extendRuns", member: 1, extendMs: 3000, runs: [run(4, 2)] });
   h.pass(100);
   assert.equal(

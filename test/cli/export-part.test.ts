@@ -1,7 +1,15 @@
 import { createHash } from "node:crypto";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { LineFault, type PartFacts, parseFacts, partFault, scanPart, Trail } from "../../src/cli/export-part.ts";
+import {
+  ChangedPart,
+  LineFault,
+  type PartFacts,
+  parseFacts,
+  partFault,
+  scanPart,
+  Trail,
+} from "../../src/cli/export-part.ts";
 import { eachLine, LineBlocks, LineHead } from "../../src/cli/ndjson.ts";
 
 const line = (partition: number, offset: number, rest = "", topic = "orders") =>
@@ -93,6 +101,25 @@ test("a part that was cut at any byte of its last two lines goes on behind its l
   }
 });
 
+test("a part is what was written up to its checkpoint, or it is refused", async () => {
+  const bytes = Buffer.byteLength(lines.slice(0, 3).join(""));
+  const checkpoint = { bytes, sha256: sha256(whole.subarray(0, bytes)) };
+  const cut = whole.subarray(0, whole.length - 5);
+  // What one byte changes a checksum shows: both events would pass for exported ones.
+  const edited = Buffer.from(cut.toString("utf8").replace('"n":8', '"n":9'));
+  for (const size of [1, 64, 1000]) {
+    const { trail, hash } = await scanPart(inPieces(cut, size), "orders", checkpoint);
+    assert.is(trail.events, 5);
+    assert.is(hash.digest("hex"), sha256(whole.subarray(0, trail.bytes)), `in pieces of ${size}`);
+    for (const wrong of [edited, whole.subarray(0, bytes - 1), Buffer.from(lines.slice(1).join(""))]) {
+      const error = await scanPart(inPieces(wrong, size), "orders", checkpoint).catch((reason: Error) => reason);
+      assert.instance(error, ChangedPart);
+    }
+  }
+  const all = { bytes: whole.length, sha256: sha256(whole) };
+  assert.is((await scanPart(inPieces(whole, 64), "orders", all)).trail.events, 6);
+});
+
 test("a part with lines that do not belong there is refused", async () => {
   const refused: [string, RegExp][] = [
     [line(0, 1) + line(0, 1), /line 2 \(0:1\) stands behind a later event/],
@@ -124,6 +151,7 @@ const facts: PartFacts = {
   since: "2h",
   begin: 1_794_990_000_000,
   end: null,
+  checkpoint: { bytes: 5, sha256: "ab" },
 };
 
 test("a part is gone on with by the same command only", () => {
@@ -150,6 +178,9 @@ test("a part is gone on with by the same command only", () => {
 
 test("what was written beside a part is read as it was, or not at all", () => {
   assert.equal(parseFacts(JSON.stringify(facts)), facts);
+  // As an earlier version wrote it.
+  const { checkpoint: _checkpoint, ...older } = facts;
+  assert.equal(parseFacts(JSON.stringify(older)), { ...facts, checkpoint: null });
   for (const text of [
     "",
     "{",

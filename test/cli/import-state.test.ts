@@ -9,6 +9,7 @@ const state: ImportState = {
   topic: "orders",
   createdAt: 1_795_000_000_000,
   newIds: false,
+  skipStored: false,
   nonce: "0011223344556677",
   beganAt: 1_795_000_000_001,
   end: "0:0",
@@ -19,6 +20,9 @@ const state: ImportState = {
 test("a state is read as it was written, or not at all", () => {
   assert.equal(parseState(JSON.stringify(state)), state);
   assert.equal(parseState(JSON.stringify({ ...state, createdAt: null })), { ...state, createdAt: null });
+  assert.is(parseState(JSON.stringify({ ...state, skipStored: true }))?.skipStored, true);
+  // As an earlier version wrote it.
+  assert.equal(parseState(JSON.stringify({ ...state, skipStored: undefined })), state);
   const broken: object[] = [
     { version: 2 },
     { topic: 5 },

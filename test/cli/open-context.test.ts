@@ -71,7 +71,7 @@ test("colours are for terminals that want them", () => {
 });
 
 test("every command shows an example and the options that all share", () => {
-  const program = makeProgram(() => Promise.resolve());
+  const program = makeProgram(() => Promise.resolve(), "1.2.3");
   const commands = program.commands.flatMap((command) => [command, ...command.commands]);
   assert.ok(commands.length > 10);
   for (const command of commands) {

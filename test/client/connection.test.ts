@@ -14,7 +14,7 @@ function stage(token?: string) {
   const node = fakeDial();
   const lost: string[] = [];
   const ended: [string, string, Failure][] = [];
-  const opening = Connection.open({
+  const opening = new Connection({
     dial: node.dial,
     url: "ws://node",
     token,
@@ -24,7 +24,7 @@ function stage(token?: string) {
     answerMs: 30_000,
     onLost: (_, reason) => void lost.push(reason),
     onEnded: (topic, group, why) => void ended.push([topic, group, why]),
-  });
+  }).opened;
   opening.catch(() => "looked at below");
   return { clock, node, wire: node.last(), lost, ended, opening };
 }

@@ -183,6 +183,22 @@ test("a batch is cut at 1000 events, at 256 KiB, below the frame of the node, an
   narrow.turn(...Array.from({ length: 5 }, () => "é".repeat(4000)));
   assert.equal(sizes(narrow.link), [2, 2, 1]);
   for (const { bytes } of narrow.link.batches) assert.ok(bytes.length <= 40_000);
+  // Ids count, and what is a little too large all the same goes in halves.
+  const longIds = opened();
+  longIds.link.maxFrame = 8000;
+  const ids = Array.from({ length: 40 }, (_, n) => `${n}`.padStart(120, "a"));
+  for (const id of ids) longIds.call(1, { id });
+  longIds.clock.turn();
+  assert.equal(sizes(longIds.link), [16, 16, 8]);
+  const tiny = opened();
+  tiny.link.maxFrame = 400;
+  const digits = Array.from({ length: 100 }, (_, n) => n % 10);
+  tiny.turn(...digits);
+  assert.equal(sizes(tiny.link), [50, 50]);
+  assert.equal(
+    tiny.link.batches.flatMap(({ payloads }) => payloads),
+    digits,
+  );
   const named = opened();
   for (const id of ["a", "b", undefined, "c"]) named.call(id ?? "none", id === undefined ? {} : { id });
   named.clock.turn();
@@ -231,21 +247,23 @@ test("what is wrong with a call is said at once, by a rejection with its code", 
   let deep: unknown = 1;
   for (let n = 0; n < 65; n++) deep = [deep];
   const cases: [Code, RegExp, unknown[]][] = [
-    ["bad_topic", /empty/, ["", 1]],
-    ["bad_topic", /by the node alone/, ["t.dlq.g", 1]],
     ["bad_topic", /string/, [7, 1]],
+    ["bad_topic", /200 characters/, ["t".repeat(201), 1]],
     ["bad_json", /undefined/, ["t", undefined]],
     ["bad_json", /function/, ["t", () => 1]],
     ["bad_json", /circular/, ["t", cyclic]],
     ["bad_json", /BigInt/, ["t", 1n]],
     ["bad_json", /deeper than 64/, ["t", deep]],
-    ["bad_option", /"kye"/, ["t", 1, { kye: "k" }]],
-    ["bad_option", /key/, ["t", 1, { key: "" }]],
-    ["bad_option", /id/, ["t", 1, { id: "a b" }]],
-    ["bad_option", /ts/, ["t", 1, { ts: -1 }]],
-    ["bad_option", /headers/, ["t", 1, { headers: { a: 1 } }]],
+    ["bad_option", /key/, ["t", 1, { key: 7 }]],
+    ["bad_option", /key/, ["t", 1, { key: "\ud800" }]],
+    ["bad_option", /key/, ["t", 1, { key: "é".repeat(32_768) }]],
+    ["bad_option", /id/, ["t", 1, { id: null }]],
+    ["bad_option", /id/, ["t", 1, { id: "i".repeat(256) }]],
+    ["bad_option", /ts/, ["t", 1, { ts: "1" }]],
+    ["bad_option", /circular/, ["t", 1, { headers: cyclic }]],
     ["bad_option", /timeoutMs/, ["t", 1, { timeoutMs: 0 }]],
     ["bad_option", /timeoutMs/, ["t", 1, { timeoutMs: "5s" }]],
+    ["bad_option", /timeoutMs/, ["t", 1, { timeoutMs: "50" }]],
     ["too_large", /1048576/, ["t", "x".repeat(1024 * 1024 - 1)]],
   ];
   for (const [code, text, args] of cases) {
@@ -255,6 +273,32 @@ test("what is wrong with a call is said at once, by a rejection with its code", 
   }
   assert.is(link.batches.length, 0);
   await publisher.idle();
+});
+
+test("what a node can read is for the node to refuse, and nobody beside it notices", async () => {
+  const { link, call, clock } = opened();
+  const wrong = [
+    { kye: "k" },
+    { key: "" },
+    { id: "a b" },
+    { ts: -1 },
+    { headers: { a: 1 } },
+    { headers: 0 },
+    { tags: null },
+  ];
+  for (const options of wrong) {
+    const fates = [call(1), call(2, options as unknown as PublishOptions), call(3)];
+    clock.turn();
+    for (let n = 0; n < 4; n++) {
+      for (const batch of link.batches.splice(0)) batch.store(batch.payloads[0] as number);
+      clock.advance(100);
+    }
+    assert.equal(await fatesOf(fates), ["0:1", "bad_option", "0:3"], JSON.stringify(options));
+  }
+  const elsewhere = call(1, {}, "t.dlq.g");
+  clock.turn();
+  link.opens[1].refuse("bad_topic");
+  assert.equal(await fatesOf([elsewhere]), ["bad_topic"]);
 });
 
 test("options that are undefined are not given", async () => {
@@ -300,6 +344,8 @@ test("more than may wait is refused, room says when to go on, and idle when all 
   assert.equal(await fatesOf(rest), ["pending", "client_full"]);
   bytes.link.batches[0].store(1);
   await waits;
+  const named = opened(1, { pendingBytesMax: 10 });
+  assert.equal(await fatesOf([named.call(1, { key: "a key of its own" }), named.call(2)]), ["pending", "client_full"]);
 });
 
 // -------------------------------------------------------------------------------------------------------------- refusals

@@ -2,7 +2,7 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import type { Delivery, EventRecord, Subscription } from "../../src/bus/event-bus.ts";
+import type { Context, Delivery, EventRecord, Subscription } from "../../src/bus/event-bus.ts";
 import { LeaseLostError, type NarthexError } from "../../src/client/errors.ts";
 import { makeId } from "../../src/protocol/ids.ts";
 import { raw, runsText, SubscriberStage } from "../support/fake-connection.ts";
@@ -163,6 +163,65 @@ test("one SETTLE has at most 10,000 leases", async () => {
   assert.equal(counts, [["0:0+10000 1-1"], ["0:10000+1 1-10001"]]);
 });
 
+test("one SETTLE fits into a frame of the node, also if each lease stands alone", async () => {
+  const { stage, connection } = await staged();
+  connection.maxFrame = 16 + 3 * 32;
+  connection.events([0, 1, 2, 3, 4, 5, 6, 7, 8]);
+  for (const i of [0, 2, 4, 6, 8]) stage.runs[i].end();
+  await stage.turns();
+  assert.equal(
+    connection.open.map((question) => runsText(question)),
+    [
+      ["0:0+1 1-1", "0:2+1 1-3", "0:4+1 1-5"],
+      ["0:6+1 1-7", "0:8+1 1-9"],
+    ],
+  );
+});
+
+test("whatever is thrown becomes the text of a reason, and the handler has ended", async () => {
+  const { stage, connection, subscription } = await staged();
+  const silent = {
+    get message() {
+      throw new Error("not even that");
+    },
+  };
+  const thrown = [{ message: 5 }, null, undefined, "text", Object.assign(new Error(), { message: { a: 1 } }), silent];
+  connection.events(thrown.map((_, i) => i));
+  for (const [i, one] of thrown.entries()) stage.runs[i].fail(one);
+  await stage.turns();
+  assert.equal(
+    connection.open.map(({ frame }) => frame.reason),
+    ["5", "null", "undefined", "text", "[object Object]", "an error that has no text"],
+  );
+  for (const question of connection.open) connection.ok(question);
+  await subscription.close();
+});
+
+test("a reason that is no text is made one, and a time that has no place in a frame is refused", async () => {
+  const { stage, connection } = await staged({ manualAck: true });
+  connection.events([1, 2, 3]);
+  const [one, two, three] = stage.runs.map(({ ctx }) => ctx);
+  void one.nack(new Error("no stock") as never);
+  void two.nack(5n as never);
+  assert.is((await three.nack(undefined, 2 ** 32 + 5)).err, "bad_option");
+  assert.is((await three.nack(undefined, 5n as never)).err, "bad_option");
+  void three.nack(null as never, 5);
+  const { subscriber } = stage;
+  assert.is((await subscriber.settle("nack", "orders", "billing", "x", { ms: -1 })).err, "bad_option");
+  assert.is((await subscriber.settle("ack", "orders", "billing", 5n as never)).err, "bad_option");
+  void subscriber.settle("nack", "orders", "billing", "x", { reason: 6n as never });
+  await stage.turns();
+  assert.equal(
+    connection.open.map(({ op, frame, settle }) => [op, frame.reason ?? settle?.ms]),
+    [
+      ["NACK", "no stock"],
+      ["NACK", "5"],
+      ["NACK", "6"],
+      ["nack", 5],
+    ],
+  );
+});
+
 test("what a handler throws or rejects with is the reason of a nack, and told with the event", async () => {
   const stage = new SubscriberStage();
   const connection = stage.connect();
@@ -228,6 +287,38 @@ test("at most `concurrency` handlers run at a time, in the order of the log", as
   stage.runs[0].fail(new Error("no"));
   await stage.turns();
   assert.equal(stage.payloads(), [1, 2, 3, 4]);
+});
+
+test("a handler or a filter that resumes its subscription starts no other beside it", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  const again = () => void stage.subscriber.steer("RESUME", "orders", "billing");
+  const handler = (event: EventRecord<unknown>, ctx: Context) => {
+    again();
+    return stage.handler(event, ctx);
+  };
+  await stage.subscribe(handler, {
+    concurrency: 1,
+    filter: () => {
+      again();
+      return true;
+    },
+  });
+  connection.events([1, 2, 3]);
+  assert.equal(stage.payloads(), [1]);
+  stage.runs[0].end();
+  await stage.turns();
+  assert.equal(stage.payloads(), [1, 2]);
+});
+
+test("ten thousand handlers that resume and return are no tower", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  await stage.subscribe(() => void stage.subscriber.steer("RESUME", "orders", "billing"));
+  connection.events(Array.from({ length: 10_000 }, (_, i) => i));
+  await stage.turns();
+  assert.equal(stage.errors, []);
+  assert.equal(connection.open.filter(({ op }) => op === "ack").flatMap(runsText), ["0:0+10000 1-1"]);
 });
 
 test("several topics share the concurrency, and each keeps its order", async () => {
@@ -444,7 +535,7 @@ test("a loop gets one event after the other, and acks each when it asks for the 
   assert.equal(runsText(connection.question("ack")), ["0:0+1 1-1"]);
 });
 
-test("a loop that is left by break ends the subscription, and the event at hand goes back", async () => {
+test("a loop that is left by break ends the subscription: the event at hand goes back with it, the rest is released", async () => {
   const { stage, connection, subscription } = await looping();
   const seen: unknown[] = [];
   const done = collect(subscription, seen, ({ event }) => event.payload === 2);
@@ -452,9 +543,11 @@ test("a loop that is left by break ends the subscription, and the event at hand 
   await stage.turns();
   connection.ok("ack");
   await stage.turns();
+  assert.equal(runsText(connection.question("release")), ["0:2+1 1-3"]);
+  connection.ok("release");
   await done;
   assert.equal(seen, [1, 2]);
-  assert.equal(connection.asked, ["SUBSCRIBE", "ack", "UNSUBSCRIBE"]);
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "ack", "release", "UNSUBSCRIBE"]);
   assert.is(stage.clock.timerCount, 0);
 });
 
@@ -469,7 +562,7 @@ test("a loop that is left by a throw gives its event back and throws on", async 
   connection.events([1]);
   await done;
   assert.is(error?.message, "mine");
-  assert.equal(connection.asked, ["SUBSCRIBE", "UNSUBSCRIBE"]);
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "UNSUBSCRIBE"]);
 });
 
 test("two loops share the events; closing lets both come to their end", async () => {
@@ -498,14 +591,16 @@ test("a loop can close its own subscription and wait for it; its event is acked 
   });
   await subscription.close();
   await stage.turns();
-  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE"]);
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "release"]);
+  assert.equal(runsText(connection.question("release")), ["0:1+1 1-2"]);
+  connection.ok("release");
   assert.equal(await iterator.next(), { done: true, value: undefined });
   await stage.turns();
   assert.equal(runsText(connection.question("ack")), ["0:0+1 1-1"]);
   assert.not(over);
   connection.ok("ack");
   await subscription.close();
-  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "ack", "UNSUBSCRIBE"]);
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "release", "ack", "UNSUBSCRIBE"]);
   await stage.turns();
   assert.ok(over);
   assert.equal(await iterator.next(), { done: true, value: undefined });
@@ -522,7 +617,9 @@ test("closing the client waits for the body of a loop", async () => {
   });
   await stage.turns();
   assert.not(closed);
+  assert.ok(stage.subscriber.looping);
   assert.ok((await iterator.next()).done);
+  assert.not(stage.subscriber.looping);
   await stage.turns();
   connection.ok("ack");
   await closing;

@@ -271,19 +271,110 @@ test("a shard that was opened anew takes its leases along, on a connection that 
   assert.is(stage.runs.length, 3, "what waited under the old lease is not started as well");
 });
 
-test("an event that is given out again after its lease ended has a handler of its own", async () => {
-  const { stage, connection } = await staged();
-  connection.events([1]);
-  connection.events([1], { token: 9, attempt: 2 });
-  assert.equal(stage.payloads(), [1, 1]);
+// ---------------------------------------------------------------------------------------------------------- lapsed leases
+
+test("an event that is given out again has one handler here, which goes on under the newest lease", async () => {
+  const { stage, connection } = await staged({ concurrency: 1 });
+  connection.events([1, 2], { ackDeadlineMs: leaseMs });
+  // As after a loop that was blocked: all of them were in the socket.
+  for (const attempt of [2, 3]) {
+    connection.events([1, 2], { token: 10 * attempt, attempt, ackDeadlineMs: leaseMs });
+  }
   stage.runs[0].end();
+  await stage.turns();
   stage.runs[1].end();
   await stage.turns();
-  connection.ok("ack", { lost: [lostRun(0, 1)] });
+  assert.equal(stage.payloads(), [1, 2]);
+  assert.is(stage.runs[1].ctx.attempt, 3);
+  assert.equal(connection.open.flatMap(runsText), ["0:0+1 1-30", "0:1+1 1-31"]);
+});
+
+test("a handler whose lease was found lost gets the next one all the same", async () => {
+  const { stage, connection } = await staged();
+  connection.events([1], { ackDeadlineMs: leaseMs });
+  const { signal } = stage.runs[0].ctx;
+  stage.clock.advance(leaseMs / 3);
+  await stage.turns();
+  connection.ok("extend", { lost: [lostRun(0, 1)] });
+  assert.ok(signal.aborted);
+  connection.events([1], { token: 9, attempt: 2, ackDeadlineMs: leaseMs });
+  stage.runs[0].end();
+  await stage.turns();
+  assert.equal(stage.payloads(), [1]);
+  assert.equal(runsText(connection.question("ack")), ["0:0+1 1-9"]);
+  assert.equal(stage.errors, []);
+});
+
+test("an extension of the lease before does not count for the new one", async () => {
+  const { stage, connection } = await staged();
+  connection.events([1], { ackDeadlineMs: leaseMs });
+  void stage.runs[0].ctx.extend(100 * leaseMs);
+  await stage.turns();
+  connection.events([1], { token: 9, attempt: 2, ackDeadlineMs: leaseMs });
+  connection.ok("extend", { lost: [lostRun(0, 1)] });
+  assert.not(stage.runs[0].ctx.signal.aborted);
+  stage.clock.advance(leaseMs / 3);
+  await stage.turns();
+  assert.equal(extensions(connection), ["0:0+1 1-9"]);
+});
+
+test("what comes as its next attempt while its ack is under way is acked again, not handled", async () => {
+  const { stage, connection } = await staged();
+  connection.events([1]);
+  stage.runs[0].end();
+  await stage.turns();
+  connection.events([1], { token: 9, attempt: 2 });
+  await stage.turns();
+  assert.equal(stage.payloads(), [1]);
+  assert.equal(connection.open.flatMap(runsText), ["0:0+1 1-1", "0:0+1 1-9"]);
+});
+
+test("what is being acked by its id before it began, and comes as its next attempt, is acked again", async () => {
+  const { stage, connection } = await staged({ concurrency: 1 });
+  connection.events([1, raw("2", { id: "own:2" })]);
+  const acked = stage.subscriber.settle("ack", "orders", "billing", "own:2");
+  await stage.turns();
+  connection.events([raw("2", { id: "own:2" })], { offset: 1, token: 9, attempt: 2 });
+  await stage.turns();
+  assert.equal(connection.open.flatMap(runsText), ["0:1+1 1-2", "0:1+1 1-9"]);
+  connection.ok("ack", { lost: [lostRun(1, 2)] });
+  assert.is((await acked).err, "lease_lost");
+  stage.runs[0].end();
+  await stage.turns();
+  assert.equal(stage.payloads(), [1]);
+});
+
+test("a group that is moved back hands out its events again, to a handler that still runs when it has ended", async () => {
+  const { stage, connection } = await staged();
+  connection.events([1, 2, 3], { ackDeadlineMs: leaseMs });
+  stage.runs[0].end();
+  await stage.turns();
+  // Attempts begin anew.
+  connection.events([1, 2, 3], { token: 9, ackDeadlineMs: leaseMs });
+  assert.equal(stage.payloads(), [1, 2, 3, 1]);
+  for (const run of stage.runs.slice(1, 3)) assert.ok(run.ctx.signal.aborted);
+  connection.events([1, 2, 3], { token: 20, attempt: 2, ackDeadlineMs: leaseMs });
+  stage.clock.advance(leaseMs / 3);
+  await stage.turns();
+  assert.equal(extensions(connection), ["0:0+3 1-20"]);
+  stage.runs[1].end();
+  stage.runs[2].fail(new Error("no"));
+  await stage.turns();
+  assert.equal(stage.payloads(), [1, 2, 3, 1, 2, 3]);
   assert.equal(
     stage.errors.map((error) => (error as NarthexError).code),
-    ["lease_lost"],
+    ["lease_lost", undefined],
   );
+  assert.is(stage.runs[5].ctx.lease, "1-22");
+});
+
+test("with manualAck what returned and was not settled is handled again when it comes again", async () => {
+  const { stage, connection } = await staged({ manualAck: true });
+  connection.events([1]);
+  stage.runs[0].end();
+  await stage.turns();
+  connection.events([1], { token: 9, attempt: 2 });
+  assert.equal(stage.payloads(), [1, 1]);
 });
 
 test("what was handled while there was no connection is acked when it comes again, within a minute", async () => {
@@ -312,6 +403,38 @@ test("what was handled while there was no connection is acked when it comes agai
     stage.errors.map(({ message }) => message),
     ["no"],
   );
+});
+
+/** Handled, and the answer to the ack was lost with the connection. */
+async function handledAndLost(position: string) {
+  const { stage, connection } = await staged();
+  connection.events([1, 2]);
+  stage.runs[1].end();
+  await stage.turns();
+  stage.lose();
+  const again = stage.connect(false);
+  again.subscribed("SUBSCRIBE", { position });
+  return { stage, again };
+}
+
+test("what the cursor has passed by the next connection was acked: if it comes again it is handled again", async () => {
+  const passed = await handledAndLost("0:2");
+  passed.again.events([2], { offset: 1, token: 50 });
+  assert.equal(passed.stage.payloads(), [1, 2, 2]);
+  const open = await handledAndLost("0:1");
+  open.again.events([2], { offset: 1, token: 50 });
+  assert.equal(open.stage.payloads(), [1, 2]);
+});
+
+test("when this client moves its group nothing counts as handled", async () => {
+  const { stage, again } = await handledAndLost("0:0");
+  stage.subscriber.sought("orders", "billing");
+  stage.subscriber.sought("orders", "nobody");
+  again.events([1, 2], { token: 50 });
+  assert.equal(stage.payloads(), [1, 2, 2], "the first has its handler still");
+  stage.runs[0].end();
+  await stage.turns();
+  assert.equal(stage.payloads(), [1, 2, 2, 1]);
 });
 
 test("ctx.ack without a connection says so; the event is acked with the handler's end, once it came again", async () => {

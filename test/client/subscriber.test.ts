@@ -4,9 +4,12 @@ import { getEventListeners } from "node:events";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import type { SubscribeOptions, Subscription } from "../../src/bus/event-bus.ts";
+import type { Connection } from "../../src/client/connection.ts";
 import { ClosedError, type NarthexError, RefusedError, TimeoutError } from "../../src/client/errors.ts";
+import { Subscriber } from "../../src/client/subscriber.ts";
 import type { Code } from "../../src/protocol/failure.ts";
-import { SubscriberStage } from "../support/fake-connection.ts";
+import { FakeConnection, raw, runsText, SubscriberStage, turns } from "../support/fake-connection.ts";
+import { clientClockOf, ManualClock } from "../support/fake-dial.ts";
 
 type Fate = { value: unknown } | { error: NarthexError } | undefined;
 
@@ -89,6 +92,71 @@ test("an option that does not exist is refused by its name, before anything is s
   assert.is(concurrency.code, "bad_option");
   assert.is((await rejection(stage.subscriber.subscribe([], "g", undefined, {}))).code, "bad_topic");
   assert.equal(connection.asked, []);
+});
+
+test("what a caller without types may give is refused with a code, and takes no seat", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  const cyclic: { self?: unknown } = {};
+  cyclic.self = cyclic;
+  const cases: [string, string[], unknown, object][] = [
+    ["bad_option", ["orders"], "billing", { filter: { headers: cyclic } }],
+    ["bad_option", ["orders"], "billing", { ts: 5n }],
+    ["bad_option", ["orders"], "billing", { signal: "x" }],
+    ["bad_option", ["orders"], "billing", { signal: null }],
+    ["bad_option", ["orders"], "billing", { concurrency: "2" }],
+    ["bad_option", ["orders"], "billing", { topics: 5 }],
+    ["bad_option", ["orders"], "billing", { topics: "abc" }],
+    ["bad_topic", ["orders"], "billing", { topics: [5] }],
+    ["bad_topic", undefined as never, "billing", {}],
+    ["bad_topic", [Symbol("t")] as never, "billing", {}],
+    ["bad_group", ["orders"], undefined, {}],
+  ];
+  for (const [code, topics, group, options] of cases) {
+    const error = await rejection(stage.subscriber.subscribe(topics, group as string, stage.handler, options));
+    assert.instance(error, RefusedError);
+    assert.is(error.code, code);
+  }
+  assert.equal(connection.asked, []);
+  await stage.subscribe();
+});
+
+test("the options are taken as they are when it is called", async () => {
+  const stage = new SubscriberStage();
+  stage.connect();
+  const headers: Record<string, string> = { a: "1" };
+  await stage.subscribe(undefined, { filter: { headers } });
+  (headers as Record<string, unknown>).self = headers;
+  stage.lose();
+  assert.equal(stage.connect(false).question("SUBSCRIBE").frame.opts, { filter: { headers: { a: "1" } } });
+});
+
+test("nothing is subscribed to once it was left", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect(false);
+  const refusedBefore = new AbortController();
+  const first = fateOf(stage.subscribe(undefined, { signal: refusedBefore.signal }));
+  await stage.turns();
+  connection.refuse("SUBSCRIBE", "overloaded", 50);
+  refusedBefore.abort();
+  await stage.turns();
+  stage.clock.advance(100);
+  connection.refuse("UNSUBSCRIBE", "not_subscribed");
+  await stage.turns();
+  assert.ok(first());
+
+  const refusedBehind = new AbortController();
+  const second = fateOf(stage.subscribe(undefined, { signal: refusedBehind.signal }));
+  await stage.turns();
+  refusedBehind.abort();
+  await stage.turns();
+  connection.refuse("SUBSCRIBE", "overloaded", 50);
+  stage.clock.advance(100);
+  assert.equal(connection.asked, ["SUBSCRIBE", "UNSUBSCRIBE", "SUBSCRIBE", "UNSUBSCRIBE"]);
+  connection.refuse("UNSUBSCRIBE", "not_subscribed");
+  await stage.turns();
+  assert.ok(second());
+  assert.is(stage.clock.timerCount, 0);
 });
 
 test("a topic and a group can be subscribed to once", async () => {
@@ -174,8 +242,11 @@ test("if one of several topics is refused the others are given back and no handl
   connection.subscribed();
   connection.refuse("SUBSCRIBE", "forbidden");
   await stage.turns();
-  const gone = connection.open.map(({ op, frame }) => `${op} ${frame.topic}`);
-  assert.equal(gone, ["UNSUBSCRIBE a", "UNSUBSCRIBE b"]);
+  const asked = () => connection.open.map(({ op, frame }) => `${op} ${frame.topic ?? ""}`);
+  assert.equal(asked(), ["PAUSE a", "PAUSE b", "release "]);
+  for (const op of ["PAUSE", "PAUSE", "release"]) connection.ok(op);
+  await stage.turns();
+  assert.equal(asked(), ["UNSUBSCRIBE a", "UNSUBSCRIBE b"]);
   connection.ok("UNSUBSCRIBE");
   connection.ok("UNSUBSCRIBE");
   await stage.turns();
@@ -194,11 +265,11 @@ test("a subscription can be called, closed and disposed of, each of which ends i
     if (how === "call") await subscription();
     else if (how === "close") await subscription.close();
     else await subscription[Symbol.asyncDispose]();
-    assert.equal(connection.asked, ["SUBSCRIBE", "UNSUBSCRIBE"]);
+    assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "UNSUBSCRIBE"]);
     await stage.turns();
     assert.equal(closed(), { value: undefined });
     await subscription();
-    assert.is(connection.asked.length, 2, "once");
+    assert.is(connection.asked.length, 3, "once");
   }
 });
 
@@ -220,7 +291,7 @@ test("an AbortSignal ends the subscription, also one that is not there yet, or w
   const subscription = await stage.subscribe(undefined, { signal: live.signal });
   live.abort();
   await subscription.closed;
-  assert.equal(connection.asked, ["SUBSCRIBE", "UNSUBSCRIBE"]);
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "UNSUBSCRIBE"]);
   assert.is(stage.clock.timerCount, 0);
   for (const { signal } of [early, waiting, live]) assert.equal(getEventListeners(signal, "abort"), []);
 });
@@ -280,6 +351,24 @@ test("a pause that is refused for now is said again, unless it was taken back", 
   assert.ok(paused() && resumed());
 });
 
+test("a pause that is not answered times out, and holds here", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  const subscription = await stage.subscribe();
+  connection.obliging = false;
+  const paused = fateOf(subscription.pause());
+  stage.clock.advance(5000);
+  await stage.turns();
+  assert.instance((paused() as { error: NarthexError }).error, TimeoutError);
+  connection.events([1]);
+  assert.equal(stage.payloads(), []);
+  connection.ok("PAUSE");
+  const resumed = subscription.resume();
+  connection.ok("RESUME");
+  await resumed;
+  assert.equal(stage.payloads(), [1]);
+});
+
 test("one topic of several can be steered by its name", async () => {
   const stage = new SubscriberStage();
   const connection = stage.connect();
@@ -295,25 +384,145 @@ test("one topic of several can be steered by its name", async () => {
 
 // ------------------------------------------------------------------------------------------------------------------ ending
 
-test("close lets nothing begin, waits for what runs, flushes its acks, then unsubscribes", async () => {
+test("close lets nothing begin, releases the rest, waits for what runs, flushes its acks, then unsubscribes", async () => {
   const stage = new SubscriberStage();
   const connection = stage.connect();
   const subscription = await stage.subscribe(undefined, { concurrency: 2 });
-  connection.events([1, 2, 3]);
+  connection.events([1, 2, 3, 4]);
   const closing = fateOf(subscription.close());
-  connection.events([4], { offset: 3 });
+  await stage.turns();
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "release"]);
+  assert.equal(runsText(connection.question("release")), ["0:2+2 1-3"]);
+  connection.ok("release");
   stage.runs[0].end();
   await stage.turns();
   assert.equal(stage.payloads(), [1, 2]);
   connection.ok("ack");
   stage.runs[1].end();
   await stage.turns();
-  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "ack", "ack"]);
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "release", "ack", "ack"]);
   connection.ok("ack");
   await stage.turns();
-  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "ack", "ack", "UNSUBSCRIBE"]);
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "release", "ack", "ack", "UNSUBSCRIBE"]);
   assert.ok(closing());
   assert.is(stage.clock.timerCount, 0);
+});
+
+test("what comes before the PAUSE is answered is released too, and left is only after that", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  const subscription = await stage.subscribe();
+  connection.obliging = false;
+  const closing = fateOf(subscription.close());
+  connection.events([1, 2]);
+  await stage.turns();
+  assert.equal(runsText(connection.question("release")), ["0:0+2 1-1"]);
+  connection.ok("release");
+  await stage.turns();
+  connection.events([3], { offset: 2 });
+  connection.ok("PAUSE");
+  await stage.turns();
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "release", "release"]);
+  connection.ok("release", { lost: [{ partition: 0, offset: 2, count: 1, epoch: 1, token: 3 }] });
+  await stage.turns();
+  connection.ok("UNSUBSCRIBE");
+  await stage.turns();
+  assert.ok(closing());
+  assert.equal([stage.runs, stage.errors, stage.clock.timerCount], [[], [], 0]);
+});
+
+test("an event that comes again while its handler runs is not released by closing, but acked", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  const subscription = await stage.subscribe();
+  connection.events([1]);
+  const closing = fateOf(subscription.close());
+  connection.events([1], { epoch: 2, token: 9 });
+  stage.runs[0].end();
+  await stage.turns();
+  assert.equal(runsText(connection.question("ack")), ["0:0+1 2-9"]);
+  connection.ok("ack");
+  await stage.turns();
+  assert.ok(closing());
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "ack", "UNSUBSCRIBE"]);
+});
+
+test("what is being acked by its id before it began is not released", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  const subscription = await stage.subscribe();
+  await subscription.pause();
+  connection.events([raw("1", { id: "own:1" }), 2]);
+  const acked = stage.subscriber.settle("ack", "orders", "billing", "own:1");
+  const closing = subscription.close();
+  await stage.turns();
+  assert.equal(runsText(connection.question("release")), ["0:1+1 1-2"]);
+  connection.ok("release");
+  connection.ok("ack");
+  assert.is((await acked).ok, true);
+  await closing;
+});
+
+test("a handler that ends the subscription in its first breath is waited for, and acked", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  let over = false;
+  const subscription: Subscription = await stage.subscribe((event, ctx) => {
+    void subscription.close().then(() => {
+      over = true;
+    });
+    return stage.handler(event, ctx);
+  });
+  connection.events([1]);
+  await stage.turns();
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE"]);
+  stage.runs[0].end();
+  await stage.turns();
+  connection.ok("ack");
+  await stage.turns();
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "ack", "UNSUBSCRIBE"]);
+  assert.ok(over);
+});
+
+test("a handler that ends the subscription and returns is acked as well", async () => {
+  const stage = new SubscriberStage();
+  const connection = stage.connect();
+  const subscription: Subscription = await stage.subscribe(() => void subscription.close());
+  connection.events([1, 2]);
+  await stage.turns();
+  connection.ok("release");
+  connection.ok("ack");
+  await subscription.closed;
+  assert.equal(connection.asked, ["SUBSCRIBE", "PAUSE", "release", "ack", "UNSUBSCRIBE"]);
+});
+
+test("a signal that cannot be unheard breaks nothing", async () => {
+  const stage = new SubscriberStage();
+  stage.connect();
+  const signal = { aborted: false, addEventListener: () => undefined } as unknown as AbortSignal;
+  const subscription = await stage.subscribe(undefined, { signal });
+  stage.subscriber.fail(new ClosedError("closed", "the client was closed"));
+  await subscription.closed;
+});
+
+test("a client's onError that rejects is nobody's unhandled rejection", async () => {
+  const clock = new ManualClock();
+  const subscriber = new Subscriber({
+    clock: clientClockOf(clock),
+    requestTimeoutMs: 5000,
+    onError: () => Promise.reject(new Error("again")),
+  });
+  const connection = new FakeConnection();
+  subscriber.connected(connection as unknown as Connection);
+  await subscriber.subscribe(["orders"], "billing", () => Promise.reject(new Error("first")), {});
+  const wild: unknown[] = [];
+  const onWild = (error: unknown) => void wild.push(error);
+  process.on("unhandledRejection", onWild);
+  connection.events([1]);
+  await turns(clock);
+  process.off("unhandledRejection", onWild);
+  assert.equal(wild, []);
+  assert.equal(connection.asked, ["SUBSCRIBE", "NACK"]);
 });
 
 test("closing the subscriber closes every subscription, and refuses new ones", async () => {
@@ -322,7 +531,8 @@ test("closing the subscriber closes every subscription, and refuses new ones", a
   await stage.subscribe();
   await stage.subscriber.subscribe(["a", "b"], "g", stage.handler, {});
   await stage.subscriber.close();
-  assert.equal(connection.asked.slice(3).sort(), ["UNSUBSCRIBE", "UNSUBSCRIBE", "UNSUBSCRIBE"]);
+  const three = (op: string) => [op, op, op];
+  assert.equal(connection.asked.slice(3).sort(), [...three("PAUSE"), ...three("UNSUBSCRIBE")]);
   assert.is((await rejection(stage.subscribe())).code, "closed");
 });
 

@@ -308,6 +308,11 @@ export function busConformance(name: string, harness: BusHarness): void {
     await subscription();
   });
 
+  promise("publishMany refuses a key that stands beside the payload instead of losing it", async (topic) => {
+    const flat = [{ payload: 1, key: "customer-7" }];
+    assert.is((await refusal(bus.publishMany(topic, flat))).code, "bad_option");
+  });
+
   promise("publishMany rejects with the first that was refused, and what stood before it is stored", async (topic) => {
     let asked = 0;
     function* some() {

@@ -69,7 +69,7 @@ test("dlq list names the groups that have dead letters", async () => {
   assert.equal([row.topic, row.source, row.group, row.events], ["orders.dlq.billing", "orders", "billing", 6]);
   assert.ok((row.oldest as number) > 1_700_000_000_000 && (row.newest as number) >= (row.oldest as number));
   const [head, line] = (await cli("dlq", "list", "orders")).split("\n");
-  assert.match(head, /^TOPIC +GROUP +EVENTS +OLDEST +NEWEST$/);
+  assert.match(head, /^topic +group +events +oldest +newest$/);
   assert.match(line, /^orders +billing +6 +\d{4}-\d\d-\d\dT.*Z +\d{4}-/);
   const none = await runCli(["dlq", "list", "payments"], { url: here.http });
   assert.equal([none.code, none.out], [0, ""]);
@@ -111,7 +111,7 @@ test("dlq show gives what is known of each, and chooses", async () => {
   const table = await cli("dlq", "show", "orders", "billing", "--key", "customer-0", "--limit", "1");
   assert.match(
     table,
-    /^ID +DEAD SINCE +ATTEMPTS +REASON +KEY +PAYLOAD\n.* 1 +Timeout of the bank +customer-0 +\{"n":0,"amount":1.5\}\n$/,
+    /^id +dead since +attempts +reason +key +payload\n.* 1 +Timeout of the bank +customer-0 +\{"n":0,"amount":1.5\}\n$/,
   );
 });
 
@@ -179,6 +179,50 @@ test("one is redriven by its id, and to where it is wanted", async () => {
       [`redrive:${letters[4].id}`, 4],
       [`redrive:${letters[5].id}`, 5],
     ],
+  );
+});
+
+test("an id that no dead letter has is said, also beside one that was found", async () => {
+  const before = (await stored("repair")).map(({ id }) => id);
+  const one = await runCli(["dlq", "redrive", "orders", "billing", "--id", "nosuch", "--to", "repair"], {
+    url: here.http,
+  });
+  assert.is(one.code, 4);
+  assert.is(one.err, "narthex: the group billing has no dead letter nosuch on orders\n");
+  assert.equal(
+    (await stored("repair")).map(({ id }) => id),
+    before,
+  );
+  const args = ["dlq", "redrive", "orders", "billing", "--id", "order:0", "--id", "nosuch", "--to", "repair"];
+  const both = await runCli(args, { url: here.http });
+  assert.is(both.code, 4);
+  assert.is(both.out, "redrove 1 event to repair\n");
+  assert.match(both.err, "no dead letter nosuch on orders");
+});
+
+test("a topic that was deleted is made anew only if that is asked for", async () => {
+  const client = await PlainClient.open(here.ws);
+  await client.publish("gone", { n: 1 }, { id: "gone:1" });
+  await client.subscribe("gone", "billing", { from: "earliest", maxAttempts: 1 });
+  for (const event of await client.nextMany(1)) await client.nack(event, { reason: "no" });
+  await eventually(5000, "it is a dead letter", async () => (await stored("gone.dlq.billing")).length === 1);
+  await client.close();
+  assert.is((await fetch(`${here.http}/topics/gone`, { method: "DELETE" })).ok, true);
+  const exists = async () => (await fetch(`${here.http}/topics/gone`)).status === 200;
+  for (const more of [[], ["--dry-run"]]) {
+    const { code, err } = await runCli(["dlq", "redrive", "gone", "billing", ...more], { url: here.http });
+    assert.is(code, 4);
+    assert.is(
+      err,
+      "narthex: gone does not exist any more: --create makes it anew, --to publishes them to another topic\n",
+    );
+  }
+  assert.not(await exists());
+  assert.is(await cli("dlq", "redrive", "gone", "billing", "--create"), "redrove 1 event to gone\n");
+  const [letter] = await stored("gone.dlq.billing");
+  assert.equal(
+    (await stored("gone")).map(({ id }) => id),
+    [`redrive:${letter.id}`],
   );
 });
 

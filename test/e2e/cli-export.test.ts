@@ -1,7 +1,9 @@
 // What an export wrote an import brings back, whoever is killed on the way.
 
 import { createHash } from "node:crypto";
-import { createReadStream, existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { createReadStream, existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
@@ -11,6 +13,7 @@ import { type CliProcess, type CliResult, runCli, startCli } from "../support/cl
 import { eventually, within } from "../support/deadline.ts";
 import { type NodeHere, startHere } from "../support/node-here.ts";
 import { dataFolder, type NodeProcess, startNode } from "../support/node-process.ts";
+import { StallingProxy } from "../support/stalling-proxy.ts";
 
 const fast = { CONN_RATE: "off", TOPIC_RATE: "off" };
 const folder = dataFolder();
@@ -59,9 +62,10 @@ async function freshNode(env: Record<string, string> = {}): Promise<NodeProcess>
   return startNode({ data: path(`node-${nodes++}`), env: { ...fast, ...env } });
 }
 
-/** The same node once more, on the same port and folder. */
-function again(node: NodeProcess, data: string): Promise<NodeProcess> {
-  return startNode({ data, env: { ...fast, WS_PORT: String(node.ports.ws) } });
+async function proxyTo(node: () => NodeProcess | NodeHere): Promise<StallingProxy> {
+  const proxy = new StallingProxy(() => Number(new URL(node().http).port));
+  await proxy.listen();
+  return proxy;
 }
 
 /** Runs a command that must succeed. */
@@ -134,30 +138,32 @@ test("stdout gets the very bytes, and nothing else is said in a pipe", async () 
 });
 
 test("an exporter that is killed at any moment goes on to the same bytes", async () => {
+  const proxy = await proxyTo(() => source);
   const file = path("killed.ndjson");
-  for (const share of [0.05, 0.3, 0.6, 0.9]) {
-    const cli = startCli(["export", "orders", "-o", file], { url: source.http });
-    await eventually(
-      20_000,
-      "a part of it is written",
-      () => sizeOf(`${file}.part`) > share * sizeOf(path("orders.ndjson")),
-    );
+  for (const bytes of [1_000_000, 3_000_000, 4_000_000]) {
+    const before = sizeOf(`${file}.part`);
+    proxy.allow({ down: bytes });
+    const cli = startCli(["export", "orders", "-o", file], { url: proxy.url });
+    await eventually(20_000, "a part of it is written", () => sizeOf(`${file}.part`) > before + bytes / 2);
     cli.child.kill("SIGKILL");
     await end(cli);
-    if (existsSync(file)) break;
   }
-  const { out, err } = await reach(["--json", "export", "orders", "-o", file], source.http);
+  proxy.allow();
+  const { out, err } = await reach(["--json", "export", "orders", "-o", file], proxy.url);
   assert.match(err, /going on behind the [\d,]+ events that are in /);
   const { events, resumed } = JSON.parse(out) as { events: number; resumed: number };
   assert.is(events, 60_000);
-  assert.ok(resumed > 2000 && resumed < 60_000, `${resumed}`);
+  assert.ok(resumed > 10_000 && resumed < 60_000, `${resumed}`);
   await assertSame(file, path("orders.ndjson"));
   assert.equal(leftovers("killed.ndjson"), ["killed.ndjson.sha256"]);
+  await proxy.close();
 });
 
 test("an export is interrupted with 130 and goes on", async () => {
+  const proxy = await proxyTo(() => source);
   const file = path("interrupted.ndjson");
-  const cli = startCli(["export", "orders", "-o", file], { url: source.http });
+  proxy.allow({ down: 2_000_000 });
+  const cli = startCli(["export", "orders", "-o", file], { url: proxy.url });
   await eventually(20_000, "a part of it is written", () => sizeOf(`${file}.part`) > 1_000_000);
   cli.child.kill("SIGINT");
   const { code, err } = await end(cli);
@@ -166,40 +172,51 @@ test("an export is interrupted with 130 and goes on", async () => {
     err,
     /^narthex: the export was cut after [\d,]+ events: interrupted; the same command goes on from there\n$/,
   );
-  await reach(["export", "orders", "-o", file], source.http);
+  proxy.allow();
+  await reach(["export", "orders", "-o", file], proxy.url);
   await assertSame(file, path("orders.ndjson"));
+  await proxy.close();
 });
 
-test("a node that is killed during an export and comes back is waited for", async () => {
+test("a connection that breaks and a node that is killed during an export are waited for", async () => {
   const data = path(`node-${nodes}`);
   let node = await freshNode();
   await reach(["import", path("orders.ndjson"), "--no-verify"], node.http);
+  const proxy = await proxyTo(() => node);
   const file = path("orphan.ndjson");
-  const cli = startCli(["export", "orders", "-o", file], { url: node.http });
-  await eventually(20_000, "a part of it is written", () => sizeOf(`${file}.part`) > 2_000_000);
-  await node.kill("SIGKILL");
-  assert.ok(sizeOf(`${file}.part`) < sizeOf(path("orders.ndjson")), "it was not finished");
+  proxy.allow({ down: 2_000_000 });
+  const cli = startCli(["export", "orders", "-o", file], { url: proxy.url });
+  await eventually(20_000, "a part of it is written", () => sizeOf(`${file}.part`) > 1_000_000);
+  proxy.cut();
   await cli.noted(/the export was cut \(.*\), trying again for up to 60 s/);
-  node = await again(node, data);
+  await eventually(20_000, "more of it is written", () => sizeOf(`${file}.part`) > 2_500_000);
+  await node.kill("SIGKILL");
+  node = await startNode({ data, env: fast });
+  proxy.allow();
   const { code, err } = await end(cli);
   assert.is(code, 0, err);
   await assertSame(file, path("orders.ndjson"));
   // Without one that comes back it gives up, says so, and leaves what it has.
-  const gone = startCli(["export", "orders", "-o", path("gone.ndjson"), "--retry-s", "1"], { url: node.http });
+  proxy.allow({ down: 2_000_000 });
+  const gone = startCli(["export", "orders", "-o", path("gone.ndjson"), "--retry-s", "1"], { url: proxy.url });
   await eventually(20_000, "a part of it is written", () => sizeOf(path("gone.ndjson.part")) > 1_000_000);
   await node.kill("SIGKILL");
   const result = await end(gone);
   assert.is(result.code, 1);
   assert.match(result.err, /the export was cut after [\d,]+ events: .*; the same command goes on from there\n$/);
   assert.ok(sizeOf(path("gone.ndjson.part")) > 0);
+  await proxy.close();
 });
 
 test("a part is not mixed with another export", async () => {
   const file = path("part.ndjson");
-  const cli = startCli(["export", "orders", "-o", file], { url: source.http });
+  const proxy = await proxyTo(() => source);
+  proxy.allow({ down: 1_000_000 });
+  const cli = startCli(["export", "orders", "-o", file], { url: proxy.url });
   await eventually(20_000, "a part of it is written", () => sizeOf(`${file}.part`) > 500_000);
   cli.child.kill("SIGKILL");
   await end(cli);
+  await proxy.close();
   const refused: [string[], RegExp][] = [
     [["export", "odd", "-o", file], /part\.ndjson\.part is an export of orders: give another -o, or --force/],
     [["export", "orders", "-o", file, "--since", "2h"], /was begun without a range: give the same again, or --force/],
@@ -216,6 +233,49 @@ test("a part is not mixed with another export", async () => {
   }
   await reach(["export", "odd", "-o", file, "--force"], source.http);
   await assertSame(file, path("odd.ndjson"));
+});
+
+test("two exports to one file do not mix: the second is refused", async () => {
+  const file = path("both.ndjson");
+  const proxy = await proxyTo(() => source);
+  proxy.allow({ down: 1_000_000 });
+  const first = startCli(["export", "orders", "-o", file], { url: proxy.url });
+  await eventually(20_000, "a part of it is written", () => sizeOf(`${file}.part`) > 500_000);
+  for (const more of [[], ["--force"]]) {
+    const { code, err } = await runCli(["export", "orders", "-o", file, ...more], { url: source.http });
+    assert.is(code, 1);
+    assert.is(err, `narthex: another export writes ${file}.part (process ${first.child.pid})\n`);
+  }
+  proxy.allow();
+  const { code, err } = await end(first);
+  assert.is(code, 0, err);
+  await assertSame(file, path("orders.ndjson"));
+  assert.equal(leftovers("both.ndjson"), ["both.ndjson.sha256"]);
+  await proxy.close();
+});
+
+test("a part that was changed while nobody wrote it is not gone on with", async () => {
+  const file = path("edited.ndjson");
+  const proxy = await proxyTo(() => source);
+  proxy.allow({ down: 1_000_000 });
+  const cli = startCli(["export", "orders", "-o", file], { url: proxy.url });
+  await eventually(20_000, "a part of it is written", () => sizeOf(`${file}.part`) > 500_000);
+  cli.child.kill("SIGINT");
+  assert.is((await end(cli)).code, 130);
+  await proxy.close();
+  const text = readFileSync(`${file}.part`, "utf8");
+  const at = text.lastIndexOf("xxx");
+  writeFileSync(`${file}.part`, `${text.slice(0, at)}y${text.slice(at + 1)}`);
+  const { code, err } = await runCli(["export", "orders", "-o", file], { url: source.http });
+  assert.is(code, 1);
+  assert.is(
+    err,
+    `narthex: ${file}.part was changed since it was written: remove it, and the same command starts anew\n`,
+  );
+  assert.not(existsSync(file));
+  rmSync(`${file}.part`);
+  await reach(["export", "orders", "-o", file], source.http);
+  await assertSame(file, path("orders.ndjson"));
 });
 
 test("a range is kept over a resume", async () => {
@@ -265,37 +325,59 @@ test("an import into a new node yields the same export, byte for byte", async ()
 
 test("an importer that is killed goes on, and nothing is stored twice or left out", async () => {
   const node = await freshNode();
+  const proxy = await proxyTo(() => node);
   const file = path("orders.ndjson");
-  for (const events of [1, 15_000, 35_000]) {
-    const cli = startCli(["import", file], { url: node.http });
-    await eventually(20_000, "some are imported", () => importedOf(file) > events);
+  for (const bytes of [1_200_000, 2_500_000, 1_500_000]) {
+    const before = importedOf(file);
+    proxy.allow({ up: bytes });
+    const cli = startCli(["import", file], { url: proxy.url });
+    await eventually(20_000, "some are imported", () => importedOf(file) > before);
     cli.child.kill("SIGKILL");
     await end(cli);
   }
-  const { err, out } = await reach(["--json", "import", file], node.http);
+  proxy.allow();
+  const { err, out } = await reach(["--json", "import", file], proxy.url);
   assert.match(err, /going on behind the [\d,]+ events that were imported before/);
-  const { events, verified } = JSON.parse(out) as { events: number; verified: string };
+  const { events, verified, resumed } = JSON.parse(out) as Record<string, unknown>;
   assert.equal([events, verified], [60_000, "identical"]);
+  assert.ok((resumed as number) > 0 && (resumed as number) < 60_000, `${resumed}`);
   await reach(["export", "orders", "-o", path("killed-import.ndjson")], node.http);
   await assertSame(file, path("killed-import.ndjson"));
+  await proxy.close();
   await node.kill("SIGKILL");
 });
 
 test("past the dedupe window, too, what was stored before the kill is found and not stored again", async () => {
   const here: NodeHere = await startHere({ store: "memory", limits: { dedupeMs: 1, pruneEveryMs: 10 } });
+  const proxy = await proxyTo(() => here);
   try {
     const file = path("orders.ndjson");
-    const cli = startCli(["import", file], { url: here.http });
-    await eventually(20_000, "some are imported", () => importedOf(file) > 20_000);
+    const endOf = async () => {
+      const { partitions } = (await (await fetch(`${here.http}/topics/orders/offsets`)).json()) as {
+        partitions?: { end: number }[];
+      };
+      return partitions?.[0].end ?? 0;
+    };
+    // The first time before there is any mark.
+    proxy.allow({ up: 500_000 });
+    const first = startCli(["import", file], { url: proxy.url });
+    await eventually(20_000, "some are stored", async () => (await endOf()) > 0);
+    first.child.kill("SIGKILL");
+    await end(first);
+    assert.is(importedOf(file), 0);
+    proxy.allow({ up: 2_500_000 });
+    const cli = startCli(["import", file], { url: proxy.url });
+    await eventually(20_000, "some are imported", () => importedOf(file) > 0);
+    await eventually(20_000, "more are stored than are confirmed", async () => (await endOf()) > importedOf(file));
     cli.child.kill("SIGKILL");
     await end(cli);
-    const offsets = (await (await fetch(`${here.http}/topics/orders/offsets`)).json()) as {
-      partitions: { end: number }[];
-    };
-    assert.ok(offsets.partitions[0].end > importedOf(file), "some were stored and not confirmed");
-    const { out } = await reach(["--json", "import", file], here.http);
+    assert.ok((await endOf()) > importedOf(file));
+    proxy.allow();
+    const { out } = await reach(["--json", "import", file], proxy.url);
     assert.is((JSON.parse(out) as { verified: string }).verified, "identical");
+    assert.is(await endOf(), 60_000);
   } finally {
+    await proxy.close();
     await here.node.close();
   }
 });
@@ -303,18 +385,24 @@ test("past the dedupe window, too, what was stored before the kill is found and 
 test("a node that is killed during an import and comes back loses and doubles nothing", async () => {
   const data = path(`node-${nodes}`);
   let node = await freshNode();
+  const proxy = await proxyTo(() => node);
   const file = path("orders.ndjson");
-  const cli = startCli(["--json", "import", file], { url: node.http });
-  for (const events of [10_000, 30_000]) {
-    await eventually(20_000, "some are imported", () => importedOf(file) > events);
+  proxy.allow({ up: 1_500_000 });
+  const cli = startCli(["--json", "import", file], { url: proxy.url });
+  let before = 0;
+  for (let kills = 0; kills < 3; kills++) {
+    await eventually(20_000, "some are imported", () => importedOf(file) > before);
+    before = importedOf(file);
     await node.kill("SIGKILL");
-    node = await again(node, data);
+    node = await startNode({ data, env: fast });
   }
+  proxy.allow();
   const { code, out, err } = await end(cli);
   assert.is(code, 0, err);
   assert.is((JSON.parse(out) as { verified: string }).verified, "identical");
   await reach(["export", "orders", "-o", path("killed-node.ndjson")], node.http);
   await assertSame(file, path("killed-node.ndjson"));
+  await proxy.close();
   await node.kill("SIGKILL");
 });
 
@@ -346,6 +434,30 @@ test("three partitions with keys get the same events, in the order of each key",
   };
   assert.equal(byKey(path("keyed.back.ndjson")), byKey(path("keyed.ndjson")));
   await node.kill("SIGKILL");
+});
+
+test("an export of three partitions that was cut anywhere goes on to the same bytes", async () => {
+  const whole = readFileSync(path("keyed.ndjson"));
+  const { createdAt } = (await (await fetch(`${source.http}/topics/keyed`)).json()) as { createdAt: number };
+  const file = path("cut.ndjson");
+  // The first event of some partition may be far behind the first of another.
+  for (const bytes of [1, 200, 12_345, 400_000, whole.length - 1, whole.length]) {
+    const facts = {
+      version: 1,
+      topic: "keyed",
+      createdAt,
+      fromTs: null,
+      toTs: null,
+      since: null,
+      begin: null,
+      end: null,
+    };
+    writeFileSync(`${file}.part.json`, JSON.stringify(facts));
+    writeFileSync(`${file}.part`, whole.subarray(0, bytes));
+    await reach(["export", "keyed", "-o", file], source.http);
+    await assertSame(file, path("keyed.ndjson"));
+    rmSync(file);
+  }
 });
 
 test("a file that does not match its checksum is refused before anything is published", async () => {
@@ -395,18 +507,137 @@ test("a line that is no event is named, and what stands behind it waits until it
   await node.kill("SIGKILL");
 });
 
-test("a second import within the window stores nothing new, and new ids make a second copy", async () => {
+test("a second import is refused, or stores what is not there, or makes a second copy", async () => {
+  // The dedupe window is over at once: what is there is found in the log or not at all.
+  const here = await startHere({ store: "memory", limits: { dedupeMs: 1, pruneEveryMs: 10 } });
+  try {
+    const idsIn = async () =>
+      ((await (await fetch(`${here.http}/replay?topic=odd`)).json()) as { events: { id: string }[] }).events.map(
+        ({ id }) => id,
+      );
+    const own = Array.from({ length: 6 }, (_, n) => `own.${n}`);
+    // The first four, so that only the beginning is known.
+    writeFileSync(path("few.ndjson"), `${linesOf(path("odd.ndjson")).slice(0, 4).join("\n")}\n`);
+    await reach(["import", path("few.ndjson")], here.http);
+    const file = path("odd.ndjson");
+    const again = await runCli(["import", file], { url: here.http });
+    assert.is(again.code, 1);
+    assert.is(
+      again.err,
+      `narthex: odd has event own.0 of ${file} already: --skip-stored imports only what is not there, --new-ids makes a second copy\n`,
+    );
+    assert.equal(leftovers("odd.ndjson"), ["odd.ndjson.sha256"]);
+    const piped = await runCli(["import", "-"], { url: here.http, stdin: readFileSync(file, "utf8") });
+    assert.is(piped.code, 1);
+    assert.equal(await idsIn(), own.slice(0, 4));
+    const rest = await reach(["--json", "import", file, "--skip-stored"], here.http);
+    const { stored_before: before, verified } = JSON.parse(rest.out) as Record<string, unknown>;
+    assert.equal([before, verified], [4, "identical"]);
+    assert.equal(await idsIn(), own);
+    const none = await reach(["--json", "import", file, "--skip-stored"], here.http);
+    assert.is((JSON.parse(none.out) as { stored_before: number }).stored_before, 6);
+    const copy = await reach(["--json", "import", file, "--new-ids"], here.http);
+    assert.is((JSON.parse(copy.out) as { verified: string }).verified, "same");
+    const ids = await idsIn();
+    assert.equal(ids.slice(0, 6), own);
+    assert.equal(
+      ids.slice(6).map((id) => id.replace(/^import:[0-9a-f]+:/, "")),
+      ["0", "1", "2", "3", "4", "5"],
+    );
+  } finally {
+    await here.node.close();
+  }
+});
+
+test("an import that leaves out what is there does so also after it was killed", async () => {
+  const here = await startHere({ store: "memory", limits: { dedupeMs: 1, pruneEveryMs: 10 } });
+  const proxy = await proxyTo(() => here);
+  try {
+    const lines = linesOf(path("orders.ndjson"));
+    writeFileSync(path("third.ndjson"), `${lines.filter((_, n) => n % 3 === 0).join("\n")}\n`);
+    await reach(["import", path("third.ndjson"), "--no-verify"], here.http);
+    const file = path("orders.ndjson");
+    proxy.allow({ up: 3_000_000 });
+    const cli = startCli(["import", file, "--skip-stored"], { url: proxy.url });
+    await eventually(20_000, "some are imported", () => importedOf(file) > 0);
+    const second = await runCli(["import", file, "--skip-stored"], { url: here.http });
+    assert.is(second.code, 1);
+    assert.is(second.err, `narthex: another import reads ${file} (process ${cli.child.pid})\n`);
+    cli.child.kill("SIGKILL");
+    await end(cli);
+    proxy.allow();
+    // Without the option, too: how it began is how it goes on.
+    const { out } = await reach(["--json", "import", file], proxy.url);
+    assert.is((JSON.parse(out) as { verified: string }).verified, "same");
+    await reach(["export", "orders", "-o", path("skipped.ndjson")], here.http);
+    const idsOf = (name: string) => linesOf(name).map((line) => (JSON.parse(line) as { id: string }).id);
+    assert.equal(idsOf(path("skipped.ndjson")).sort(), idsOf(file).sort());
+    assert.equal(leftovers("orders.ndjson"), ["orders.ndjson.sha256"]);
+  } finally {
+    await proxy.close();
+    await here.node.close();
+  }
+});
+
+test("where the topic's retention may have removed what is missed, it is said", async () => {
+  const here = await startHere({ store: "memory", limits: { pruneEveryMs: 10 } });
+  try {
+    const made = await fetch(`${here.http}/topics/odd`, {
+      method: "PUT",
+      headers: { "content-type": "application/json" },
+      body: '{"retention":{"bytes":1}}',
+    });
+    assert.ok(made.ok, await made.text());
+    const { code, err } = await runCli(["import", path("odd.ndjson"), "--rate", "20"], { url: here.http });
+    assert.is(code, 1);
+    assert.match(
+      err,
+      /odd\.ndjson:1 differs: the event own\.0 is not stored; the retention of odd may have removed it/,
+    );
+    rmSync(path("odd.ndjson.import.json"));
+  } finally {
+    await here.node.close();
+  }
+});
+
+test("an event that is not stored as it stands in the file is named", async () => {
   const node = await freshNode();
-  const file = path("odd.ndjson");
-  await reach(["import", file], node.http);
-  const twice = await reach(["--json", "import", file], node.http);
-  const { stored_before: before, verified } = JSON.parse(twice.out) as Record<string, unknown>;
-  assert.equal([before, verified], [6, "identical"]);
-  const copy = await reach(["--json", "import", file, "--new-ids"], node.http);
-  assert.is((JSON.parse(copy.out) as { verified: string }).verified, "same");
-  const { latest } = (await (await fetch(`${node.http}/topics/odd/offsets`)).json()) as { latest: string };
-  assert.is(latest, "0:12");
+  const client = await BatchClient.open(node.wsUrl);
+  const other = encodePack([{ payload: new TextEncoder().encode("7"), id: "own.3", key: 'k"0', ts: 5 }]);
+  await client.publish(await client.handle("odd"), other);
+  client.close();
+  const { code, err } = await runCli(["import", path("odd.ndjson"), "--skip-stored"], { url: node.http });
+  assert.is(code, 1);
+  assert.match(err, /odd\.ndjson:4 differs: the event own\.3 is stored with other contents \(.*--new-ids\)\n$/);
+  await reach(["import", path("odd.ndjson"), "--no-verify"], node.http);
+  // All ids are there, and as many bytes: only one payload is another.
+  await reach(["import", path("odd.ndjson"), "--topic", "twin", "--no-verify"], node.http);
+  const twin = readFileSync(path("odd.ndjson"), "utf8").replaceAll('"topic":"odd"', '"topic":"twin"');
+  writeFileSync(path("twin.ndjson"), twin.replace('"payload":1.0', '"payload":2.0'));
+  const second = await runCli(["import", path("twin.ndjson"), "--skip-stored"], { url: node.http });
+  assert.is(second.code, 1);
+  assert.match(second.err, /twin\.ndjson:1 differs: the event own\.0 is stored with other contents/);
   await node.kill("SIGKILL");
+});
+
+test("more ids than the node remembers take as long as it takes to forget them, and it is said why", async () => {
+  const here = await startHere({
+    store: "memory",
+    limits: { dedupeEntriesMax: 1500, dedupeMs: 2500, pruneEveryMs: 50 },
+  });
+  try {
+    const file = path("crowded.ndjson");
+    writeFileSync(file, `${linesOf(path("orders.ndjson")).slice(0, 4000).join("\n")}\n`);
+    const { out, err } = await reach(["--json", "import", file], here.http);
+    const { events, verified } = JSON.parse(out) as Record<string, unknown>;
+    assert.equal([events, verified], [4000, "identical"]);
+    assert.match(
+      err,
+      /^narthex: the node takes no more for now and is waited for: .* ids of the last two minutes .*\n$/,
+    );
+  } finally {
+    await here.node.close();
+  }
 });
 
 test("a pipe leads from one node into another", async () => {
@@ -415,11 +646,20 @@ test("a pipe leads from one node into another", async () => {
   const { err } = await reach(["import", "-"], node.http, out);
   assert.match(err, "stdin cannot be read twice");
   assert.is((await reach(["export", "odd"], node.http)).out, out);
+  // Into a topic that has events already, too.
+  await reach(["import", "-", "--new-ids", "--no-verify"], node.http, out);
+  const payloads = (await reach(["export", "odd"], node.http)).out.matchAll(/"payload":(.*)\}\n/g);
+  const once = [...out.matchAll(/"payload":(.*)\}\n/g)].map((match) => match[1]);
+  assert.equal(
+    [...payloads].map((match) => match[1]),
+    [...once, ...once],
+  );
   await node.kill("SIGKILL");
 });
 
 test("what is wrong with a file or a state is one line with what to do", async () => {
   writeFileSync(path("empty.ndjson"), "\n");
+  writeFileSync(path("void.ndjson"), "");
   writeFileSync(path("topicless.ndjson"), '{"payload":1}\n');
   writeFileSync(path("letters.ndjson"), '{"topic":"a.dlq.b","payload":1}\n');
   writeFileSync(path("half.ndjson"), '{"topic":"half","payload":1}\n');
@@ -427,7 +667,15 @@ test("what is wrong with a file or a state is one line with what to do", async (
   const refused: [string[], number, RegExp][] = [
     [["import", path("absent.ndjson")], 4, /absent\.ndjson does not exist/],
     [["import", folder.path], 2, /is not a file/],
-    [["import", path("empty.ndjson")], 1, /is empty: there is nothing to import/],
+    [["import", path("empty.ndjson")], 1, /has no events: there is nothing to import/],
+    [["import", path("empty.ndjson"), "--topic", "e1"], 1, /has no events: there is nothing to import/],
+    [["import", path("void.ndjson"), "--topic", "e1"], 1, /has no events: there is nothing to import/],
+    [["import", ""], 2, /the name of the file is empty/],
+    [["export", "odd", "-o", ""], 2, /-o is empty: give the name of a file/],
+    [["export", "odd", "-o", path("nodir/x")], 4, /^narthex: \/[^ ]*\/nodir does not exist\n$/],
+    [["export", "odd", "-o", path("void.ndjson/x")], 1, /void\.ndjson\/x cannot be written: a part of its path is not/],
+    [["import", path("void.ndjson/x")], 1, /void\.ndjson\/x cannot be read: a part of its path is not a folder\n$/],
+    [["import", path("odd.ndjson"), "--new-ids", "--skip-stored"], 2, /exclude each other/],
     [["import", path("topicless.ndjson")], 2, /names no topic: give --topic/],
     [["import", path("letters.ndjson")], 1, /is of a\.dlq\.b, where nobody can publish: give --topic/],
     [["import", path("half.ndjson")], 1, /half\.ndjson\.import\.json cannot be read: remove/],
@@ -441,9 +689,40 @@ test("what is wrong with a file or a state is one line with what to do", async (
     assert.is(code, exitCode, args.join(" "));
     assert.is(err.trimEnd().split("\n").length, 1, err);
   }
+  assert.equal([...leftovers("empty.ndjson"), ...leftovers("void.ndjson")], []);
   const unreachable = await runCli(["import", path("odd.ndjson")], { url: "http://127.0.0.1:1" });
   assert.is(unreachable.code, 3);
   assert.match(unreachable.err, /^narthex: no node answers at http:\/\/127\.0\.0\.1:1.*\n$/);
+});
+
+test("what answers is no node, or nothing does: one line, and no longer than was asked for", async () => {
+  let answer: string | undefined = "<html>Bad Gateway</html>";
+  let status = 502;
+  const server = createServer((_, res) => {
+    if (answer !== undefined) res.writeHead(status, { "content-type": "text/html" }).end(answer);
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  try {
+    const commands = [["export", "odd"], ["export", "odd", "-o", path("none.ndjson")], ["bench"]];
+    for (status of [502, 200]) {
+      for (const args of commands) {
+        const { code, err } = await runCli(args, { url });
+        assert.is(err, `narthex: what answers at ${url} is no Narthex node: check NARTHEX_URL or --url\n`);
+        assert.is(code, 3, args.join(" "));
+      }
+    }
+    answer = undefined;
+    const startedAt = performance.now();
+    const silent = await runCli(["export", "odd", "-o", path("none.ndjson"), "--retry-s", "1"], { url });
+    assert.is(silent.code, 3);
+    assert.is(silent.err, `narthex: no answer from ${url} within 1 s\n`);
+    assert.ok(performance.now() - startedAt < 10_000);
+    assert.equal(leftovers("none.ndjson"), []);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
 });
 
 test("rate limits of the node are waited out, and said once", async () => {

@@ -7,7 +7,6 @@ import * as assert from "uvu/assert";
 import { BatchClient, fill } from "../support/batch-client.ts";
 import { type CliProcess, type CliResult, startCli } from "../support/cli-process.ts";
 import { eventually, within } from "../support/deadline.ts";
-import { startHere } from "../support/node-here.ts";
 import { dataFolder, startNode } from "../support/node-process.ts";
 
 const count = 1_000_000;
@@ -50,7 +49,8 @@ async function seconds<T>(run: () => Promise<T>): Promise<[T, string]> {
 }
 
 test("a million events are exported, imported and compared, interrupted and resumed", async () => {
-  const source = await startNode({ data: path("source"), env: { CONN_RATE: "off", TOPIC_RATE: "off" } });
+  const env = { CONN_RATE: "off", TOPIC_RATE: "off" };
+  const source = await startNode({ data: path("source"), env });
   const client = await BatchClient.open(source.wsUrl);
   const filler = "x".repeat(80);
   assert.is(await fill(client, "million", { count, payload: (n) => `{"n":${n},"f":"${filler}"}` }), count);
@@ -69,8 +69,7 @@ test("a million events are exported, imported and compared, interrupted and resu
   assert.ok((exported.resumed as number) > 300_000 && (exported.resumed as number) < count, `${exported.resumed}`);
   await source.kill("SIGKILL");
 
-  // A node remembers at most a million ids of the last two minutes, and a producer is one more name.
-  const target = await startHere({ dataPath: path("target"), limits: { dedupeEntriesMax: count + 1000 } });
+  const target = await startNode({ data: path("target"), env });
   try {
     const importer = new Memory();
     const [imported, importSeconds] = await seconds(async () => {
@@ -93,7 +92,7 @@ test("a million events are exported, imported and compared, interrupted and resu
     assert.ok(exporter.most < 250, `the exporter had ${exporter.most} MB`);
     assert.ok(importer.most < 350, `the importer had ${importer.most} MB`);
   } finally {
-    await target.node.destroy();
+    await target.kill("SIGKILL");
   }
 });
 

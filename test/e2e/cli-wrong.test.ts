@@ -46,15 +46,44 @@ async function closedPort(): Promise<string> {
 const wrong: [what: string, args: string[], code: number, says: RegExp, stdin?: string][] = [
   ["an unknown command", ["toics"], 2, /unknown command 'toics' \(Did you mean topics\?\)/],
   ["an unknown option", ["topics", "--jsn"], 2, /unknown option '--jsn' \(Did you mean --json\?\)/],
-  ["an unknown option of start", ["start", "--wsport", "1"], 1, /unknown flag "--wsport"/],
-  ["an unknown flag alone", ["--wsport"], 1, /unknown flag "--wsport"/],
+  ["an unknown option of start", ["start", "--wsport", "1"], 2, /unknown flag "--wsport"/],
+  ["a wrong value of start", ["start", "--ws-port", "abc"], 2, /--ws-port is "abc"/],
+  ["a word behind start", ["start", "foo"], 2, /"foo"/],
+  [
+    "a data folder where none can be",
+    ["start", "--narthex-data", "/proc/x"],
+    1,
+    /\/proc\/x cannot be used.*NARTHEX_DATA/,
+  ],
+  ["a data folder that is a file", ["start", "--narthex-data", main], 1, /a file is in its place \(EEXIST\)/],
+  ["a data folder below a file", ["start", "--narthex-data", `${main}/a/b`], 1, /a file is in its place \(ENOTDIR\)/],
+  ["an unknown flag alone", ["--wsport"], 2, /unknown flag "--wsport"/],
   ["no command", ["--json"], 2, /a command is missing: start, pub, sub/],
+  ["a token as a flag", ["topics", "--token", "x"], 2, /no --token, .* set NARTHEX_TOKEN or give --token-file$/m],
+  ["a token as a flag in front", ["--token=s3cret", "topics"], 2, /no --token/],
+  ["help of an unknown command", ["help", "toics"], 2, /unknown command 'toics': see narthex --help/],
+  [
+    "an ack timeout out of bounds",
+    ["sub", "t", "-g", "g", "--ack-timeout", "1ms"],
+    2,
+    /--ack-timeout must be 100ms to 1d/,
+  ],
+  ["a backoff out of bounds", ["sub", "t", "-g", "g", "--backoff", "8d"], 2, /--backoff must be 1ms to 7d/],
+  ["no command of a command", ["dlq"], 2, /a command is missing, one of list, show, redrive: see narthex dlq --help/],
   ["a missing argument", ["pub"], 2, /missing required argument 'topic': see narthex pub --help/],
+  ["a missing argument of a command's command", ["topics", "create"], 2, /'topic': see narthex topics create --help/],
   ["a missing value", ["pub", "t", "1", "--key"], 2, /'-k, --key <key>' argument missing/],
   ["a missing group", ["sub", "t"], 2, /--group/],
   ["too many arguments", ["explain", "a", "b", "c"], 2, /too many arguments/],
   ["no payload", ["pub", "t"], 2, /stdin is empty, and there is no payload: put JSON in single quotes/, ""],
   ["a payload without quotes", ["pub", "t", "{n:1}"], 2, /not JSON: put JSON in single quotes/],
+  [
+    "a line that is not JSON",
+    ["pub", "wrong", "--lines"],
+    2,
+    /: line 1 is not JSON: unexpected token 'b'$/m,
+    "bad\n2\n",
+  ],
   ["a payload in pieces", ["pub", "t", "{n:", "1}"], 2, /came in 2 pieces: put JSON in single quotes/],
   ["lines and a payload", ["pub", "t", "1", "--lines"], 2, /--lines reads stdin/],
   ["an id for many", ["pub", "t", "1", "--id", "x", "--count", "2"], 2, /--id names one event/],
@@ -86,6 +115,20 @@ const wrong: [what: string, args: string[], code: number, says: RegExp, stdin?: 
   ["a token file that is not there", ["topics", "--token-file", "/nowhere/at/all"], 2, /--token-file .* ENOENT/],
 ];
 
+/** Each of those that talk to a node. */
+const nodeCommands = [
+  ["topics"],
+  ["topics", "create", "t"],
+  ["groups", "t"],
+  ["seek", "t", "g", "latest", "--yes"],
+  ["replay", "t"],
+  ["explain", "t", "g"],
+  ["history", "t", "id"],
+  ["pub", "t", "1"],
+  ["sub", "t", "-g", "g"],
+  ["tail", "t"],
+];
+
 for (const [what, args, expected, says, stdin] of wrong) {
   test(`${what}: one line, exit code ${expected}`, async ({ node }) => {
     const { code, out: text, err } = await runCli(args, { url: node.http, ...(stdin === undefined ? {} : { stdin }) });
@@ -115,21 +158,77 @@ test("no node: one line that says how to start one, exit code 3", async () => {
   }
 });
 
-test("something else than a node answers: it says so", async () => {
-  const server = createServer((_, res) => res.writeHead(404).end("<html>nothing here</html>"));
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  for (const args of [["topics"], ["pub", "t", "1"]]) {
-    const { code, err } = await runCli(args, { url });
-    assert.is(code, 3);
-    assert.match(err, /^narthex: what answers at .* is not a Narthex node/);
-    assert.is(lines(err).length, 1);
+const strangers: [what: string, status: number, type: string, body: string][] = [
+  ["a page", 404, "text/html", "<html>nothing here</html>"],
+  ["a page with 200", 200, "text/html", "<html>welcome</html>"],
+  ["JSON of another kind", 200, "application/json", "{}"],
+  ["JSON that is none", 200, "application/json", "{"],
+  ["a proxy without its server", 502, "text/html", "bad gateway"],
+];
+
+for (const [what, status, type, body] of strangers) {
+  test(`something else than a node answers, ${what}: commands say so in one line, exit code 3`, async () => {
+    const server = createServer((_, res) => res.writeHead(status, { "content-type": type }).end(body));
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    // What they all go through is the same, so that one kind of stranger has to do for all of them.
+    const commands = body === "{}" ? nodeCommands : nodeCommands.slice(0, 2);
+    const all = commands.map(async (args) => {
+      const { code, out: text, err } = await runCli(args, { url });
+      assert.is(code, 3, `${args}: ${err}`);
+      assert.is(err, `narthex: what answers at ${url} is no Narthex node: check NARTHEX_URL or --url\n`);
+      assert.is(text, "");
+    });
+    await Promise.all(all);
+    server.close();
+  });
+}
+
+test("a path in the address, and https where http is spoken: one sentence that says what to try", async ({ node }) => {
+  for (const args of [["topics"], ["pub", "t", "1"], ["tail", "t"]]) {
+    const path = await runCli(args, { url: `${node.http}/foo` });
+    assert.is(path.code, 3);
+    assert.is(
+      path.err,
+      `narthex: what answers at ${node.http}/foo is no Narthex node: try ${node.http}, without the path\n`,
+    );
+    const url = node.http.replace("http:", "https:");
+    const tls = await runCli(args, { url });
+    assert.is(tls.code, 3);
+    assert.is(tls.err, `narthex: what answers at ${url} does not speak TLS: try ${node.http}\n`);
   }
-  server.close();
+});
+
+test("a server that says nothing, and one that never ends its answer: 5 s, exit code 3", async () => {
+  const silent = createServer(() => undefined);
+  const endless = createServer((_, res) => void res.writeHead(200, { "content-type": "application/json" }).write("{"));
+  const all = [silent, endless].map(async (server) => {
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const { code, err } = await runCli(["topics"], { url });
+    assert.is(code, 3);
+    assert.is(err, `narthex: no answer from ${url} within 5 s\n`);
+    server.closeAllConnections();
+    server.close();
+  });
+  await Promise.all(all);
+});
+
+test("a group that is not there: explain says so, exit code 4, and with --json as JSON", async ({ node }) => {
+  const words = await runCli(["explain", "wrong", "nobody"], { url: node.http });
+  assert.is(words.code, 4);
+  assert.match(words.out, /^wrong has no group nobody: /);
+  const { code, out: text } = await runCli(["explain", "wrong", "nobody", "--json"], { url: node.http });
+  assert.is(code, 4);
+  assert.is(JSON.parse(text).cause, "unknown_group");
 });
 
 test("a node that goes away in the middle of its answer: one line", async () => {
-  const server = createServer((_, res) => {
+  const server = createServer(({ url }, res) => {
+    if (url === "/health/live") {
+      res.writeHead(200, { "content-type": "application/json" }).end('{"live":true}');
+      return;
+    }
     res.writeHead(200, { "content-type": "application/json", "content-length": 1000 });
     res.write('{"topics":[', () => res.destroy());
   });

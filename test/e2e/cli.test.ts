@@ -97,6 +97,9 @@ test("pub takes its payload from a pipe, as one, as lines or as text", async (st
   await out(stage, ["pub", "piped", "--text"], { stdin: "two\nlines\n" });
   await out(stage, ["pub", "piped", "--text", "it's text"]);
   assert.equal(await payloads("piped"), [{ n: 1 }, -5, -7, "two\nlines", "it's text"]);
+  await out(stage, ["pub", "marked"], { stdin: "\ufeff1\n" });
+  await out(stage, ["pub", "marked", "--lines"], { stdin: "\ufeff2\r\n3\r\n" });
+  assert.equal(await payloads("marked"), [1, 2, 3], "the mark that begins a file is no part of it");
   const many = Array.from({ length: 2500 }, (_, n) => ({ n }));
   const ids = lines(
     await out(stage, ["pub", "lines", "--lines"], {
@@ -301,6 +304,14 @@ test("replay reads the log in order, from where and how much it is told", async 
   assert.match(await out(stage, ["replay", "log", "--limit", "1"]), /^\d{4}-\S+Z {2}log {2}- {2}\d+\n$/);
 });
 
+test("a topic without events has no last event", async (stage) => {
+  await out(stage, ["topics", "create", "bare"]);
+  assert.match(await out(stage, ["topics"]), /^bare +1 +0 +0 B +0 +-$/m);
+  assert.match(await out(stage, ["topics", "bare"]), /^ *0 +0 +0 +0 B +-$/m);
+  const { offsets } = await json<{ offsets: object[] }>(stage, ["topics", "bare"]);
+  assert.equal(offsets, [{ partition: 0, start: 0, end: 0, bytes: 0 }]);
+});
+
 test("topics lists, shows, makes and deletes", async (stage) => {
   const made = await json<{ partitions: number; created: boolean }>(stage, [
     ...[
@@ -323,7 +334,7 @@ test("topics lists, shows, makes and deletes", async (stage) => {
   const listed = await json<{ topic: string }[]>(stage, ["topics"]);
   assert.ok(listed.some(({ topic }) => topic === "made"));
   const shown = await out(stage, ["topics", "made"]);
-  for (const part of ["1 events", "for 7d and up to 10 MB", "rate 100/50", "no groups"]) assert.match(shown, part);
+  for (const part of ["1 event, ", "for 7d and up to 10 MB", "rate 100/50", "no groups"]) assert.match(shown, part);
   const details = await json<{ retention: object }>(stage, ["topics", "made"]);
   assert.equal(details.retention, { ageMs: 604_800_000, bytes: 10_000_000 });
   assert.match(await out(stage, ["topics", "create", "made", "--rate", "off"]), /was there.*kept for ever; rate off/);
@@ -414,6 +425,7 @@ test("help lists the commands, of each command its options, and start its flags"
     assert.match(help, new RegExp(`^  ${command} `, "m"));
   }
   assert.match(help, "narthex start --help");
+  assert.match(help, "--version");
   assert.match(await out(stage, ["pub", "--help"]), "Usage: narthex pub [options] <topic> [payload]");
   assert.match(await out(stage, ["help", "topics"]), "narthex topics create");
   assert.match(await out(stage, ["topics", "create", "--help"]), "--retention-age");
@@ -434,6 +446,19 @@ test("a reader that goes away ends it quietly", async (stage) => {
   assert.match(
     shell(`${process.execPath} ${main} sub flood -g g --from earliest 2>&1`),
     /^\S+Z {2}flood .*\nexit 0\n$/,
+  );
+});
+
+test("a reader that goes away does not end what is being published", async (stage) => {
+  const env = { ...process.env, NARTHEX_URL: stage.node.http };
+  const command = `seq 5000 | ${process.execPath} ${main} pub unread --lines | head -1; echo "exit \${PIPESTATUS[1]}"`;
+  const [id, exit] = lines(execFileSync("bash", ["-c", `(${command}) 2>&1`], { env, encoding: "utf8" }));
+  assert.is(exit, "exit 0");
+  const events = jsonLines(await out(stage, ["replay", "unread", "--json"]));
+  assert.is(events[0].id, id);
+  assert.equal(
+    events.map(({ payload }) => payload),
+    Array.from({ length: 5000 }, (_, n) => n + 1),
   );
 });
 
@@ -480,26 +505,64 @@ test("sub goes on when the node comes back, and says so on stderr", async () => 
   data.remove();
 });
 
+/** Runs it on a terminal that util-linux makes; resolves with what that shows. `answer` is typed when `prompt` has come. */
+function onTerminal(
+  { node }: Stage,
+  args: string,
+  { env = {}, prompt = "", answer = "" }: { env?: Record<string, string>; prompt?: string; answer?: string } = {},
+): Promise<string> {
+  const shown = new Promise<string>((resolve, reject) => {
+    const child = spawn("script", ["-qec", `${process.execPath} ${main} ${args}`, "/dev/null"], {
+      env: { PATH: process.env.PATH ?? "", TERM: "xterm", NARTHEX_URL: node.http, ...env },
+      stdio: ["pipe", "pipe", "inherit"],
+    });
+    let text = "";
+    let asked = prompt === "";
+    child.stdout.on("data", (chunk) => {
+      text += chunk;
+      if (asked || !text.includes(prompt)) return;
+      asked = true;
+      child.stdin.write(answer);
+    });
+    child.on("error", reject);
+    child.on("close", () => resolve(text));
+  });
+  return within(20_000, `narthex ${args} on a terminal`, shown);
+}
+
 test("on a terminal there are colours, unless NO_COLOR", async (stage) => {
   await out(stage, ["pub", "bright", '{"n":1}']);
-  const terminal = (env: Record<string, string>) =>
-    new Promise<string>((resolve, reject) => {
-      const command = `${process.execPath} ${main} replay bright`;
-      const child = spawn("script", ["-qec", command, "/dev/null"], {
-        env: { PATH: process.env.PATH ?? "", TERM: "xterm", NARTHEX_URL: stage.node.http, ...env },
-        stdio: ["ignore", "pipe", "inherit"],
-      });
-      let text = "";
-      child.stdout.on("data", (chunk) => {
-        text += chunk;
-      });
-      child.on("error", reject);
-      child.on("close", () => resolve(text));
-    });
-  assert.match(await within(10_000, "replay on a terminal", terminal({})), "\u001b[33m1\u001b[0m");
-  const plain = await within(10_000, "replay without colours", terminal({ NO_COLOR: "1" }));
+  assert.match(await onTerminal(stage, "replay bright"), "\u001b[33m1\u001b[0m");
+  const plain = await onTerminal(stage, "replay bright", { env: { NO_COLOR: "1" } });
   assert.match(plain, '{ "n": 1 }');
   assert.not.match(plain, "\u001b");
+  assert.match(await onTerminal(stage, "replay bright --json"), /^\{"id":.*"payload":\{"n":1\}\}\r\n$/);
+});
+
+test("on a terminal it asks before it deletes, and no means no", async (stage) => {
+  await out(stage, ["pub", "dear", "1"]);
+  const prompt = "dear with 1 event and 0 groups will be deleted for good. Go on? [y/N]";
+  assert.match(await onTerminal(stage, "topics delete dear", { prompt, answer: "n\n" }), "narthex: nothing was done");
+  assert.match(await onTerminal(stage, "topics delete dear", { prompt, answer: "\u0003" }), "Go on?");
+  assert.is((await cli(stage, ["topics", "dear"])).code, 0);
+  assert.match(await onTerminal(stage, "topics delete dear", { prompt, answer: "y\n" }), "dear was deleted");
+  assert.is((await cli(stage, ["topics", "dear"])).code, 4);
+});
+
+test("on a terminal groups --watch draws until Ctrl-C", async (stage) => {
+  await out(stage, ["pub", "watched", "1"]);
+  await out(stage, ["sub", "watched", "-g", "g", "--from", "earliest", "--max", "1"]);
+  const text = await onTerminal(stage, "groups watched --watch", { prompt: "settled up to", answer: "\u0003" });
+  assert.match(text, "\u001b[H");
+  assert.match(text, /g +0 +0 +0 +- +0 +\d{4}-/);
+});
+
+test("narthex start takes the flags that narthex alone takes", async () => {
+  const data = dataFolder();
+  const node = await startNode({ data: data.path, args: ["start", "--conn-rate", "7/3"] });
+  assert.match(node.out(), "conn_rate=7/3");
+  assert.is(await node.kill("SIGTERM"), 0);
+  data.remove();
 });
 
 test.run();

@@ -55,7 +55,7 @@ class Client {
     const times = { openMs: 2000, silentMs: 5000, answerMs: 15_000 };
     while (!this.closed && this.connection === undefined) {
       try {
-        this.connection = await Connection.open({
+        this.connection = await new Connection({
           dial,
           url,
           token: undefined,
@@ -68,7 +68,7 @@ class Client {
             this.publisher.lost();
             void this.connect();
           },
-        });
+        }).opened;
         this.publisher.connected(this.connection);
       } catch {
         await pause(20);

@@ -376,7 +376,8 @@ test("ctx.signal aborts when a seek takes the lease away, and the event is handl
   await eventually(5000, "it began", () => runs.length === 1);
   const { signal } = runs[0].ctx;
   await publisher.ok({ op: "CURSOR", topic: "seek", group: "g", set: "earliest" });
-  await within(5000, "the signal", new Promise((resolve) => signal.addEventListener("abort", resolve)));
+  await eventually(5000, "the signal", () => signal.aborted);
+  assert.is(runs.length, 1, "one handler at a time");
   runs[0].end();
   await eventually(5000, "it came again", () => runs.length === 2);
   await eventually(5000, "it was told", () => told.length === 1);
@@ -396,6 +397,42 @@ test("a loop over real events, left by break", async () => {
   }
   assert.equal(seen, [1, 2]);
   assert.is(await lag("loop", "g"), 2, "the event at hand and the one behind it went back");
+});
+
+test("a consumer that closes gives back what it never began with, uncounted", async () => {
+  const options = { from: "earliest", maxAttempts: 1, maxInflight: 100, concurrency: 1 } as const;
+  const all = Array.from({ length: 100 }, (_, n) => n);
+  for (const n of all) await publisher.publish("handover", n);
+  const first = gated();
+  const stop = await (await consumer()).subscriber.subscribe(["handover"], "g", first.handler, options);
+  await eventually(5000, "the first runs and the rest is prefetched", async () => {
+    const explained = await (await fetch(`${node.http}/explain?topic=handover&group=g`)).json();
+    const [{ leased }] = (explained as { readonly partitions: readonly { readonly leased: number }[] }).partitions;
+    return first.runs.length === 1 && leased === 100;
+  });
+  const seen: [unknown, number][] = [];
+  await (await consumer()).subscriber.subscribe(
+    ["handover"],
+    "g",
+    (event, ctx) => void seen.push([event.payload, ctx.attempt]),
+    options,
+  );
+  const stopped = stop();
+  await eventually(10_000, "the second has the rest while the first runs", () => seen.length === 99);
+  first.runs[0].end();
+  await within(5000, "the first is closed", stopped);
+  await settled("handover", "g");
+  assert.equal(
+    seen,
+    all.slice(1).map((n) => [n, 1]),
+    "each, in order, as its first attempt",
+  );
+  assert.equal(
+    first.runs.map(({ event }) => event.payload),
+    [0],
+  );
+  const dead = await fetch(`${node.http}/export?topic=handover.dlq.g`);
+  assert.is(dead.status, 404, "no dead letter was ever made");
 });
 
 test("a topic that is deleted ends its subscription", async () => {

@@ -356,7 +356,13 @@ const cases: [name: string, cause: Cause, situation: Situation, sentence: string
     "everything is settled",
     "nothing_to_deliver",
     situation(group({ end: 9, floor: 9 })),
-    `${nothing}it has settled every event there is; nothing waits`,
+    `${nothing}it is at the end of the log; nothing waits`,
+  ],
+  [
+    "what it had ended as dead letters",
+    "nothing_to_deliver",
+    situation(group({ end: 9, floor: 9, totals: { ...group().totals, deadLettered: 3 } })),
+    `${nothing}it is at the end of the log, and 3 events are dead letters (narthex dlq show orders billing); nothing waits`,
   ],
 ];
 

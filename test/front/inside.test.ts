@@ -310,7 +310,7 @@ test("frames, batches and events go the way that they go over a socket", () =>
     const settled = await insider.send((corr) => encodeSettle({ handle: batch.handle, corr, verb: "ack", runs }));
     assert.is(settled.op, "OK");
     const { message } = await system.nth("settleRuns", 0);
-    assert.equal([message.member, message.ack, message.runs.length], [member, true, 1]);
+    assert.equal([message.member, message.verb, message.runs.length], [member, "ack", 1]);
 
     assert.is((await insider.ask({ op: "NOPE" })).code, "bad_frame");
     insider.wire.close();

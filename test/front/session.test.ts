@@ -763,7 +763,7 @@ test("a SETTLE goes to each partition with its runs, and the OK names the leases
           {
             type: "settleRuns",
             member: joins[n].message.member,
-            ack: false,
+            verb: "nack",
             delayMs: 20,
             runs: [{ offset: runs[n].offset, ...run }],
           },

@@ -90,6 +90,14 @@ test("SETTLE in hex", () => {
     3f00 0000 02000000 f0ffffffffff0f43 ffffffff 00000000 feffffffffff3f43`);
   assert.is(hexOf(encodeSettle(settle)), hexOf(bytes));
   assert.equal(decoded(bytes), { op: "SETTLE", ...settle });
+  const runs = settle.runs.slice(0, 1);
+  const flags = (["ack", "nack", "extend", "release"] as const).map((verb) =>
+    hexOf(encodeSettle({ handle: 1, corr: 2, verb, runs }).subarray(0, 12)).replaceAll(" ", ""),
+  );
+  assert.equal(
+    flags,
+    ["00", "01", "02", "03"].map((flag) => `02${flag}010002000000ffffffff`),
+  );
 });
 
 test("PUBLISHED in hex", () => {
@@ -193,6 +201,7 @@ const clientFrames = [
   encodeSettle(settle),
   encodeSettle({ handle: 1, corr: 2, verb: "ack", runs: settle.runs }),
   encodeSettle({ handle: 1, corr: 2, verb: "extend", ms: 5000, runs: settle.runs }),
+  encodeSettle({ handle: 1, corr: 2, verb: "release", runs: settle.runs }),
 ];
 
 test("a frame that is cut short or too long is refused, whole frames come back as they were", () => {
@@ -238,7 +247,10 @@ test("server frames with any one byte changed never throw", () => {
         bytes[at] = value;
         const outcome = decodeServerBatch(bytes);
         if (isFailure(outcome) || outcome.op === "PUBLISHED") continue;
-        for (let i = 0; i < outcome.pack.count; i++) outcome.pack.payload(i);
+        for (let i = 0; i < outcome.pack.count; i++) {
+          assert.ok(outcome.pack.payload(i).length === outcome.pack.payloadLength(i));
+          outcome.pack.extension(i);
+        }
       }
     }
   }
@@ -295,11 +307,11 @@ test("each rule of the binary frames is held", () => {
   }
   for (const token of [-1, 0.5, Number.NaN, Number.MAX_SAFE_INTEGER]) assert.match(spoilt({ token }).msg, /token/);
   assert.match(spoilt({}, 604_800_001).msg, /604800000/);
-  assert.match(spoilt({}, 1, "ack").msg, /delay/);
+  for (const verb of ["ack", "release"] as const) assert.match(spoilt({}, 1, verb).msg, /delay/);
   assert.match(spoilt({}, 0, "extend").msg, /1 to 86400000/);
   assert.match(spoilt({}, undefined, "extend").msg, /1 to 86400000/);
   const both = encodeSettle(settle);
-  both[1] = 3;
+  both[1] = 4;
   assert.match(refused(both).msg, /flags/);
 });
 

@@ -3,10 +3,11 @@
 import { readFileSync } from "node:fs";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import { statusOf } from "../../src/front/http-exchange.ts";
 import { batchOps, decodeClientBatch, decodeServerBatch } from "../../src/protocol/batch.ts";
 import { eventBounds, frameBounds } from "../../src/protocol/bounds.ts";
 import { decodeFrame } from "../../src/protocol/decode.ts";
-import { codes, isFailure } from "../../src/protocol/failure.ts";
+import { type Code, codes, isFailure } from "../../src/protocol/failure.ts";
 import { clientOps, type ServerOp, serverOps } from "../../src/protocol/frames.ts";
 import { makeId, parseId } from "../../src/protocol/ids.ts";
 import { bytesOfHex } from "./bytes.ts";
@@ -62,7 +63,11 @@ test("every op has a heading, and every heading of an op is one", () => {
 test("the table of codes is the list of the source, in its order, with its facts", () => {
   assert.equal(
     table("code").map(([code, , retry, status]) => [code, retry, status]),
-    Object.entries(codes).map(([code, facts]) => [`\`${code}\``, facts.retryable ? "yes" : "no", `${facts.status}`]),
+    Object.entries(codes).map(([code, retryable]) => [
+      `\`${code}\``,
+      retryable ? "yes" : "no",
+      `${statusOf[code as Code]}`,
+    ]),
   );
 });
 

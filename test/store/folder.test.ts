@@ -75,6 +75,22 @@ test("the number of shards is the largest number of workers ever", async () => {
   assert.equal(seen, [1, 4, 4, 5, 5]);
 });
 
+test("a folder that cannot be used is refused with a reason, and at once", async () => {
+  const path = fresh();
+  writeFileSync(join(path, "file"), "");
+  for (const [where, code, why] of [
+    ["/proc/narthex", "ENOENT", "no folder can be made there"],
+    ["/proc/narthex/a/b", "ENOENT", "no folder can be made there"],
+    [join(path, "file"), "EEXIST", "a file is in its place"],
+    [join(path, "file/a"), "ENOTDIR", "a file is in its place"],
+  ]) {
+    const error = await refusal(open({ path: where, workers: 1 }));
+    assert.is(error.code, code);
+    const what = `the data folder ${where} cannot be used, because ${why} (${code}): choose another with NARTHEX_DATA`;
+    assert.is(error.message, what);
+  }
+});
+
 test("the same process is refused as well", async () => {
   const path = fresh();
   const folder = await open({ path, workers: 1 });

@@ -23,7 +23,7 @@ export async function openConsumer(url: string): Promise<ConsumerHere> {
   let live: Connection | undefined;
   let over = false;
   const open = async (): Promise<void> => {
-    const connection = await Connection.open({
+    const connection = await new Connection({
       dial,
       url,
       token: undefined,
@@ -37,7 +37,7 @@ export async function openConsumer(url: string): Promise<ConsumerHere> {
         void again();
       },
       onEnded: (topic, group, why) => subscriber.ended(topic, group, why),
-    });
+    }).opened;
     if (over) return connection.close();
     live = connection;
     subscriber.connected(connection);

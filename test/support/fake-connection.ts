@@ -41,6 +41,7 @@ export interface EventsOptions {
 
 export class FakeConnection {
   live = true;
+  maxFrame = 8_388_608;
   /** Not answered yet, in the order they were asked. */
   open: Question[] = [];
   readonly asked: string[] = [];
@@ -49,7 +50,9 @@ export class FakeConnection {
   private readonly receivers = new Map<number, (batch: EventsBatch) => void>();
   private lastHandle = 0;
 
-  ask(frame: { readonly op: string; readonly [field: string]: unknown }, done: (answer: Answer) => void): void {
+  ask(said: { readonly op: string; readonly [field: string]: unknown }, done: (answer: Answer) => void): void {
+    // As it would arrive.
+    const frame = JSON.parse(JSON.stringify(said)) as typeof said;
     this.put({ op: frame.op, frame, settle: undefined, answer: done });
     const [question] = this.open.slice(-1);
     if (!this.obliging || question === undefined) return;

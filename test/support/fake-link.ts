@@ -29,7 +29,7 @@ export class FakeLink implements Link {
   unsent = 0;
   maxFrame = 8_388_608;
   maxPayload = 1_048_576;
-  /** Everything that was asked, in order. */
+  /** Everything that was asked, in order; what no node could read is refused as a node would. */
   readonly batches: Asked[] = [];
   readonly opens: Opening[] = [];
   private readonly unanswered = new Set<(answer: Answer) => void>();
@@ -50,7 +50,11 @@ export class FakeLink implements Link {
     const corr = this.corr++;
     const bytes = encode(corr).slice();
     const batch = decodeClientBatch(bytes, { maxPayload: this.maxPayload, batchEventsMax: 10_000 });
-    if (isFailure(batch) || batch.op !== "PUBLISH") throw new Error(JSON.stringify(batch));
+    if (isFailure(batch)) {
+      answer(batch);
+      return;
+    }
+    if (batch.op !== "PUBLISH") throw new Error(JSON.stringify(batch));
     const { pack, batch: named } = batch;
     const payloads = Array.from({ length: pack.count }, (_, i): unknown =>
       JSON.parse(new TextDecoder().decode(pack.payload(i))),

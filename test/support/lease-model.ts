@@ -205,11 +205,7 @@ export class LeaseModel {
     return null;
   }
 
-  nack(
-    offset: number,
-    by: { member: number; named: Got | undefined },
-    delayMs: number | undefined,
-  ): SettleResult | "lost" {
+  nack(offset: number, by: { member: number; named: Got | undefined }, delayMs?: number): SettleResult | "lost" {
     const event = this.events[offset];
     const verdict = this.verdict(event, by);
     if (verdict !== null) return verdict;
@@ -218,6 +214,23 @@ export class LeaseModel {
     } else if (event.status === "open" || this.isSpared(event)) {
       event.status = "open";
       event.dueAt = this.now + (delayMs ?? this.backoff(event));
+    }
+    event.lease = undefined;
+    return null;
+  }
+
+  /** No attempt: also where its deadline had passed and was counted. */
+  release(offset: number, by: { member: number; named: Got | undefined }): SettleResult | "lost" {
+    const event = this.events[offset];
+    const verdict = this.verdict(event, by);
+    if (verdict !== null) return verdict;
+    if (event.status === "leased") {
+      this.giveBack(event, false, false, 0, this.now);
+    } else {
+      event.status = "open";
+      event.attempts--;
+      event.undurable = undefined;
+      event.dueAt = this.now;
     }
     event.lease = undefined;
     return null;

@@ -96,6 +96,10 @@ export async function inProcess(): Promise<void> {
   await node.bus.publish("orders", { n: 1 });
   // @ts-expect-error a payload of another type
   await node.bus.publish("orders", { host: "a" });
+  const more = { topics: ["heartbeat.received"] } as const;
+  await node.bus.subscribe("orders", "audit", (event) => same<typeof event.payload, Order | Heartbeat>(true), more);
+  // @ts-expect-error one more topic, that is not in the map
+  await node.bus.subscribe("orders", "audit", () => undefined, { topics: ["payments"] });
   // @ts-expect-error a setting that does not exist
   await createNode({ stores: "memory" });
   const plain = await createNode();

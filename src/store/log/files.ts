@@ -152,6 +152,28 @@ export function codeOf(error: unknown): string {
   return "EUNKNOWN";
 }
 
+/** Why a file or a folder cannot be made, in words that say where to look; the code alone where there are none. */
+export function plainReason(error: unknown): string {
+  const code = codeOf(error);
+  switch (code) {
+    case "EACCES":
+    case "EPERM":
+      return `because this user may not write there (${code})`;
+    case "EROFS":
+      return `because that disk is read-only (${code})`;
+    case "EEXIST":
+    case "ENOTDIR":
+      return `because a file is in its place (${code})`;
+    case "ENOENT":
+      return `because no folder can be made there (${code})`;
+    case "ENOSPC":
+    case "EDQUOT":
+      return `because the disk is full (${code})`;
+    default:
+      return `because of ${code === "EUNKNOWN" ? String(error) : code}`;
+  }
+}
+
 /** The disk or the quota is full: nothing is wrong with the file. */
 export function isFull(error: unknown): boolean {
   const code = codeOf(error);

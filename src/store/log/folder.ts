@@ -5,10 +5,10 @@
 //   lock.N           lock.ts, as is spare-lock
 //   shard-0/ …       shard-log.ts: 000000000001.log …, spare, derived/ (lmdb), *.damaged (set aside, for you to look at)
 
-import { mkdirSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { accessSync, constants, mkdirSync, statSync } from "node:fs";
+import { dirname, join, resolve } from "node:path";
 import { StoreError } from "../store.ts";
-import { codeOf, type Files, nodeFiles } from "./files.ts";
+import { codeOf, type Files, nodeFiles, plainReason } from "./files.ts";
 import { type LockOptions, lockFolder } from "./lock.ts";
 
 export const formatVersion = 1;
@@ -59,10 +59,29 @@ export async function openFolder(options: FolderOptions): Promise<Folder> {
 
 function makeFolder(path: string): void {
   try {
-    mkdirSync(path, { recursive: true });
+    makeMissing(path);
+    accessSync(path, constants.R_OK | constants.W_OK | constants.X_OK);
   } catch (error) {
-    throw new StoreError("refused", codeOf(error), `the data folder ${path} could not be made: ${String(error)}`);
+    const what = `the data folder ${path} cannot be used, ${plainReason(error)}: choose another with NARTHEX_DATA`;
+    throw new StoreError("refused", codeOf(error), what);
   }
+}
+
+/** Step by step: the recursive mkdir of Node never returns where a folder that is there takes no new names, as /proc. */
+function makeMissing(path: string): void {
+  if (isFolder(path)) return;
+  const parent = dirname(path);
+  if (parent !== path) makeMissing(parent);
+  try {
+    mkdirSync(path);
+  } catch (error) {
+    // Somebody else has made it since we looked.
+    if (codeOf(error) !== "EEXIST" || !isFolder(path)) throw error;
+  }
+}
+
+function isFolder(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false;
 }
 
 async function readFormat(folder: string, files: Files): Promise<Format | undefined> {

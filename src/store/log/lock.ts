@@ -34,7 +34,7 @@ import { open } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { StoreError } from "../store.ts";
-import { codeOf, isFull } from "./files.ts";
+import { codeOf, isFull, plainReason } from "./files.ts";
 
 const attemptsMax = 100;
 const spareName = "spare-lock";
@@ -226,7 +226,7 @@ function appear(folder: string, draft: string, path: string, owner: Owner): bool
   } catch (error) {
     setAside(folder, draft);
     if (codeOf(error) === "EEXIST") return false;
-    throw new StoreError("refused", codeOf(error), `${path} could not be made: ${String(error)}`);
+    throw new StoreError("refused", codeOf(error), `${path} cannot be made, ${plainReason(error)}`);
   }
   removeIfThere(draft);
   return true;

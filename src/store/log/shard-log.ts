@@ -406,7 +406,8 @@ export class ShardLog implements ShardStore {
     const { blocks } = await this.read(stream, { from: offset, to: offset + 1, bytesMax: 1 });
     const block = blocks[0];
     if (block === undefined || offset < block.firstOffset || offset >= block.endOffset) return undefined;
-    return block.pack.extended ? block.pack.extension(offset - block.firstOffset) : {};
+    const id = block.pack.id(offset - block.firstOffset);
+    return id === undefined ? {} : { id };
   }
 
   private activeNow(): Active {
