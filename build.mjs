@@ -21,7 +21,7 @@ import { build } from "esbuild";
 const root = fileURLToPath(new URL(".", import.meta.url));
 const hashbang = "#!/usr/bin/env node";
 const clientEntry = "src/client/client.ts";
-export const browserBytesMax = 16_896;
+export const browserBytesMax = 17_408;
 /** Names that exist in Node only. Each is renamed where it means the global, so that one in the output is one too many. */
 const nodeGlobals = ["Buffer", "process", "global", "require", "module", "__dirname", "__filename"];
 const nodeGlobalMark = "NODE_ONLY_";

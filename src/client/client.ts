@@ -25,6 +25,7 @@ import { Connection, type Ok } from "./connection.ts";
 import { deferred } from "./deferred.ts";
 import { dial as dialSocket } from "./dial-node.ts";
 import { ClosedError, ConnectionError, NarthexError, RefusedError, TimeoutError } from "./errors.ts";
+import { textOf } from "./held-event.ts";
 import { Publisher } from "./publisher.ts";
 import { Subscriber } from "./subscriber.ts";
 import type { Dial } from "./wire.ts";
@@ -258,9 +259,14 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
 
   /** Shows the node a fresh token on the connection that is there; what it no longer allows ends. */
   async reauthenticate(): Promise<void> {
-    const connection = await this.#connected(this.#options.requestTimeoutMs);
-    const { text } = await this.#token();
-    await connection.authenticate(text);
+    const ms = this.#options.requestTimeoutMs;
+    const connection = await this.#connected(ms);
+    const shown = this.#token().then(({ text }) => connection.authenticate(text));
+    const answer = await this.#within(
+      ms,
+      shown.then(() => true),
+    );
+    if (answer === undefined) throw new TimeoutError("timeout", `no answer to AUTH within ${ms} ms`);
   }
 
   // --------------------------------------------------------------------------------------------------------------- the end
@@ -319,7 +325,9 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     const openMs = Math.min(openMsMax, this.#options.connectTimeoutMs);
     let connection: Connection;
     try {
-      const token = await this.#within(openMs, this.#token());
+      // The end of the client ends this wait too.
+      const ended = this.#live.promise as Promise<never>;
+      const token = await this.#within(openMs, Promise.race([this.#token(), ended]));
       if (token === undefined) throw new ConnectionError("connect_failed", `no token within ${openMs} ms`);
       if (this.#state === "closed") return;
       connection = new Connection({
@@ -336,7 +344,7 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
       this.#connection = connection;
       await connection.opened;
     } catch (error) {
-      this.#failed(error as Error);
+      this.#failed(error);
       return;
     }
     this.#opened(connection);
@@ -357,10 +365,10 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     this.#connection = undefined;
   }
 
-  #failed(error: Error): void {
+  #failed(error: unknown): void {
     if (this.#state === "closed") return;
     this.#disconnect();
-    const fault = error instanceof NarthexError ? error : new ConnectionError("connect_failed", error.message);
+    const fault = error instanceof NarthexError ? error : new ConnectionError("connect_failed", textOf(error));
     // A token that a function gives may be good the next time; one that was given as text stays what it is.
     const hopeless = fault instanceof RefusedError && !fault.retryable && typeof this.#options.token !== "function";
     const first = this.#state === "connecting";

@@ -32,6 +32,8 @@ export class HeldEvent implements Context {
   done: Done | undefined;
   /** Why the lease is not ours any more. While the handler runs there may be another one (`adopt`). */
   gone: NarthexError | undefined;
+  /** The group was moved since it came: what comes again is to be handled anew. */
+  outdated = false;
   /** The same event, that came anew and is to begin when this one has ended. */
   heir: HeldEvent | undefined;
   /** The record, once it was made. */

@@ -218,7 +218,10 @@ export class Member {
   /** The group was moved by this client. */
   sought(): void {
     this.#finished.clear();
-    for (const held of this.#all()) if (held.gone !== undefined) held.lose(leaseLost());
+    for (const held of this.#all()) {
+      held.outdated = true;
+      if (held.gone !== undefined) held.lose(leaseLost());
+    }
   }
 
   /**
@@ -302,15 +305,22 @@ export class Member {
     // Where the group was moved attempts begin anew.
     const isNext = same !== undefined && arrival.batch.attempt > same.attempt;
     const open = same?.stage !== "returned" && same?.settling === undefined ? same : undefined;
-    if (open !== undefined && (open.stage === "waiting" || isNext || open.gone?.code === "connection_lost")) {
+    const again = isNext || open?.gone?.code === "connection_lost";
+    if (open !== undefined && (open.stage === "waiting" || (again && !open.outdated))) {
       open.adopt(arrival, index, until);
       return;
+    }
+    // Its handler returned without settling it: what is said of the event from now on means the new lease.
+    if (isNext && same.stage === "returned" && same.settling === undefined) {
+      same.lose(leaseLost());
+      this.forget(same);
     }
     const held = new HeldEvent(this, arrival, index, until);
     this.#held.push(held);
     this.#owe(held);
     if (open !== undefined) {
       open.lose(leaseLost());
+      open.outdated = true;
       open.heir = held;
     } else if ((isNext && same.settling === "ack") || (this.#finished.size > 0 && this.#wasFinished(held.key))) {
       held.stage = "returned";

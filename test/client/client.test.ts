@@ -86,6 +86,32 @@ test("a token that never comes is a connection that cannot be had", async () => 
   assert.is(node.wires.length, 0);
 });
 
+test("a token that is refused without a reason is tried again, and destroy ends the wait for one", async () => {
+  const nothing = stage({ token: () => Promise.reject(undefined), connectTimeoutMs: 1000 });
+  const ready = watch(nothing.client.ready());
+  for (let i = 0; i < 20; i++) await nothing.pass(100);
+  assert.is(ready(), "connect_failed");
+  const hanging = stage({ token: () => new Promise(() => undefined) });
+  await hanging.pass();
+  hanging.client.destroy();
+  await hanging.pass();
+  assert.is(hanging.clock.timerCount, 0);
+});
+
+test("reauthenticate ends in its own time", async () => {
+  let hangs = false;
+  const token = () => (hangs ? new Promise<string>(() => undefined) : "token");
+  const { client, pass, node } = await open({ token, requestTimeoutMs: 500 });
+  const unanswered = watch(client.reauthenticate());
+  await pass(500);
+  assert.is(unanswered(), "timeout");
+  assert.is(node.last().texts.filter(({ op }) => op === "AUTH").length, 2);
+  hangs = true;
+  const without = watch(client.reauthenticate());
+  await pass(500);
+  assert.is(without(), "timeout");
+});
+
 test("a lost connection is made again, and what was asked meanwhile is asked then", async () => {
   const { client, node, pass, statuses } = await open();
   node.last().drop();

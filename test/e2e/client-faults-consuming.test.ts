@@ -147,4 +147,62 @@ test("client.close() in the body of a loop does not wait for itself, and the eve
   }
 });
 
+test("an event that came again is acked by its id, although its first handler returned without settling it", async () => {
+  const here = await startHere({ store: "memory" });
+  const client = await connect(here.ws);
+  try {
+    const results: unknown[] = [];
+    await client.subscribe(
+      "orders",
+      "billing",
+      async ({ id }, { attempt }) => {
+        if (attempt > 1) results.push([attempt, await client.ack("orders", "billing", id)]);
+      },
+      { from: "earliest", manualAck: true, ackTimeoutMs: 300 },
+    );
+    const { id } = await client.publish("orders", 1);
+    await eventually(5000, "the second attempt", () => results.length > 0);
+    assert.equal(results, [[2, { id, ok: true }]]);
+    assert.is((await client.getCursor("orders", "billing"))?.lag, 0);
+  } finally {
+    await client.close();
+    await here.node.close();
+  }
+});
+
+test("a group that is moved while a handler runs handles the event anew, also over a lost connection", async () => {
+  const here = await startHere({ store: "memory" });
+  const proxy = await deafProxy(here.ws);
+  const client = await connect(proxy.url, { reconnectMinMs: 5 });
+  try {
+    const begun: number[] = [];
+    let finish: () => void = () => undefined;
+    const first = new Promise<void>((resolve) => (finish = resolve));
+    await client.subscribe(
+      "orders",
+      "billing",
+      ({ payload }) => {
+        begun.push(payload as number);
+        return begun.length === 1 ? first : undefined;
+      },
+      { from: "earliest", onError: () => undefined },
+    );
+    await client.publish("orders", 1);
+    await eventually(5000, "the handler runs", () => begun.length === 1);
+    await client.setCursor("orders", "billing", "earliest");
+    proxy.cut();
+    await eventually(5000, "connected again", () => client.status === "open");
+    await client.getCursor("orders", "billing");
+    await pause(100);
+    finish();
+    await eventually(5000, "the second run", () => begun.length === 2);
+    await eventually(5000, "acked", async () => (await client.getCursor("orders", "billing"))?.lag === 0);
+    assert.equal(begun, [1, 1]);
+  } finally {
+    await client.close();
+    proxy.close();
+    await here.node.close();
+  }
+});
+
 test.run();
