@@ -21,7 +21,9 @@ test("the README's blocks, pasted line by line into an empty folder, print what 
   const folder = join(work, "empty");
   const home = join(work, "home");
   for (const path of [folder, home]) mkdirSync(path);
-  const registry = await serveRegistry(packCheckout(work), npmConfig("registry") ?? "https://registry.npmjs.org/");
+  const upstream = npmConfig("registry");
+  if (upstream === undefined) throw new Error("npm does not say which registry it uses");
+  const registry = await serveRegistry(packCheckout(work), upstream);
   try {
     const env = readerEnv(home, registry.url);
     const steps = await runDocument(readFileSync("README.md", "utf8"), { folder, env, commandMs: 60_000 });
