@@ -8,6 +8,7 @@ import { dirname, join, resolve } from "node:path";
 import { type Config, isLoopback, readConfig } from "../config.ts";
 import { type Clock, sleep } from "../runtime/clock.ts";
 import { absent } from "./export-part.ts";
+import { isRunning } from "./file-lock.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
 import { bytesText, count } from "./table.ts";
 import { timeText } from "./times.ts";
@@ -184,15 +185,6 @@ function ownerOf(text: string): Owner | undefined {
   } catch (error) {
     if (error instanceof SyntaxError) return undefined;
     throw error;
-  }
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "EPERM";
   }
 }
 

@@ -99,12 +99,18 @@ function ownerOf(text: string): Owner | undefined {
   }
 }
 
-function isAlive({ pid, started }: Owner): boolean {
+/** Whether there is a process of this number, whosoever it is. */
+export function isRunning(pid: number): boolean {
   try {
     process.kill(pid, 0);
+    return true;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "EPERM") return false;
+    return (error as NodeJS.ErrnoException).code === "EPERM";
   }
+}
+
+function isAlive({ pid, started }: Owner): boolean {
+  if (!isRunning(pid)) return false;
   const now = startOf(pid);
   return now === undefined || !started || now === started;
 }
