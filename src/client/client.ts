@@ -29,6 +29,7 @@ import { textOf } from "./held-event.ts";
 import { Publisher } from "./publisher.ts";
 import { Subscriber } from "./subscriber.ts";
 import type { Dial } from "./wire.ts";
+import { within } from "./within.ts";
 
 export type * from "../bus/event-bus.ts";
 export * from "./errors.ts";
@@ -262,7 +263,8 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     const ms = this.#options.requestTimeoutMs;
     const connection = await this.#connected(ms);
     const shown = this.#token().then(({ text }) => connection.authenticate(text));
-    const answer = await this.#within(
+    const answer = await within(
+      this.#clock,
       ms,
       shown.then(() => true),
     );
@@ -294,11 +296,11 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     if (this.#state === "open" || this.#state === "reconnecting") {
       const ms = this.#options.closeTimeoutMs;
       const { looping } = this.#subscriber;
-      const all = this.#within(ms, Promise.all([this.#subscriber.close(), this.#publisher.idle()]));
+      const all = within(this.#clock, ms, Promise.all([this.#subscriber.close(), this.#publisher.idle()]));
       // Called in the body of a loop it would wait for itself: the loop ends with its next turn, and then the client.
       if (looping) {
         void all.then(() => this.destroy());
-        await this.#within(ms, this.#publisher.idle());
+        await within(this.#clock, ms, this.#publisher.idle());
         return;
       }
       await all;
@@ -327,7 +329,7 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     try {
       // The end of the client ends this wait too.
       const ended = this.#live.promise as Promise<never>;
-      const token = await this.#within(openMs, Promise.race([this.#token(), ended]));
+      const token = await within(this.#clock, openMs, Promise.race([this.#token(), ended]));
       if (token === undefined) throw new ConnectionError("connect_failed", `no token within ${openMs} ms`);
       if (this.#state === "closed") return;
       connection = new Connection({
@@ -415,22 +417,9 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
   }
 
   async #connected(ms: number): Promise<Connection> {
-    const connection = await this.#within(ms, this.#live.promise);
+    const connection = await within(this.#clock, ms, this.#live.promise);
     if (connection === undefined) throw new TimeoutError("timeout", `no connection to ${this.#url}`);
     return connection;
-  }
-
-  /** Undefined where it takes longer. */
-  async #within<Value>(ms: number, promise: Promise<Value>): Promise<Value | undefined> {
-    let timer: Timer | undefined;
-    const late = new Promise<undefined>((resolve) => {
-      timer = this.#clock.after(ms, () => resolve(undefined));
-    });
-    try {
-      return await Promise.race([promise, late]);
-    } finally {
-      timer?.cancel();
-    }
   }
 
   /** A question that may be asked again: over lost connections and refusals that pass, until its time is over. */
@@ -440,7 +429,7 @@ export class EventClient<Topics extends object = AnyTopics> implements EventBus<
     for (let tries = 0; ; tries++) {
       const connection = await this.#connected(until - clock.mono());
       try {
-        const answer = await this.#within(until - clock.mono(), connection.request(frame));
+        const answer = await within(this.#clock, until - clock.mono(), connection.request(frame));
         if (answer !== undefined) return answer;
         throw new TimeoutError("timeout", `no answer to ${frame.op} within ${this.#options.requestTimeoutMs} ms`);
       } catch (error) {

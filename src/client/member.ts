@@ -16,6 +16,7 @@ import type { Connection, Ok } from "./connection.ts";
 import { ClosedError, type NarthexError, refused, TimeoutError } from "./errors.ts";
 import { ackResult, type Details, type Done, HeldEvent, type Outcome, type Verb } from "./held-event.ts";
 import { connectionLost, leaseLost, Settler } from "./settler.ts";
+import { within } from "./within.ts";
 
 /** Whose member it is. */
 export interface MemberOwner {
@@ -244,13 +245,9 @@ export class Member {
     const { owner, requestMs } = this.#options;
     this.paused = op === "PAUSE";
     owner.arrived();
-    let timer: Timer | undefined;
-    const outcome = await new Promise<Outcome>((resolve) => {
-      const late = new TimeoutError("timeout", `no answer to ${op} within ${requestMs} ms`);
-      timer = this.#clock.after(requestMs, () => resolve(late));
-      this.#tellPaused(resolve);
-    });
-    timer?.cancel();
+    const told = new Promise<Outcome>((resolve) => this.#tellPaused(resolve));
+    const outcome = await within(this.#clock, requestMs, told);
+    if (outcome === undefined) throw new TimeoutError("timeout", `no answer to ${op} within ${requestMs} ms`);
     if (typeof outcome !== "string" && outcome.code !== "connection_lost") throw outcome;
   }
 
