@@ -3,6 +3,7 @@
 // node build.mjs --test       dist-test/ and dist-bench/; test/run.mjs calls buildTests itself
 // node build.mjs --bench      dist-bench/
 // node build.mjs --run-bench [name...]   dist-bench/, then each bench named (or all of them), one after the other
+// node build.mjs --run-entry path [argument...]   test/<path>.entry.ts alone, then runs it: the long runs (sim, crash, soak …)
 //
 // The client is built three times from one source: dist/client.js (ES module, Node), dist/cjs/client.js (CommonJS, Node) and
 // dist/client.browser.js (ES module, everything with a WebSocket of its own). The last one has bounds that end the build:
@@ -180,6 +181,15 @@ export async function buildTests(wants) {
   await buildBenches();
 }
 
+/** One program of the tests with what it starts: host.js, and main.js as the node in a process of its own. */
+async function buildEntry(path) {
+  const found = Object.entries(testEntries()).find(([, source]) => source === `test/${path}.entry.ts`);
+  if (!found) throw new BuildError(`there is no test/${path}.entry.ts`);
+  const [name, source] = found;
+  place(await bundle({ [name]: source, ...sourceEntries() }, "dist-test"), "dist-test", { prune: false });
+  return join("dist-test", `${name}.js`);
+}
+
 /**
  * The declarations of the two entries and what they name, with the imports as a consumer's compiler wants them. Those of the client
  * are there twice, because a declaration file is CommonJS or not by the package.json above it.
@@ -249,8 +259,14 @@ async function main([mode, ...names]) {
       }
       return;
     }
+    case "--run-entry": {
+      const [path, ...rest] = names;
+      return run(["--enable-source-maps", await buildEntry(path), ...rest]);
+    }
     default:
-      console.error(`build.mjs: unknown option ${mode}; allowed: --types --test --bench --run-bench [name...]`);
+      console.error(
+        `build.mjs: unknown option ${mode}; allowed: --types --test --bench --run-bench [name...] --run-entry path [argument...]`,
+      );
       process.exit(1);
   }
 }

@@ -1,5 +1,5 @@
 // `npm test`: builds the tests and runs each file in a process of its own. `npm test -- lease store` runs the files whose
-// path or built name contains one of the words. TEST_TIMEOUT_S is the time that one file may take.
+// path or built name contains one of the words. TEST_TIMEOUT_S is the time that one file may take; the simulation may take twice that.
 //
 // What uvu does, as this file has to know it (uvu 0.5.6, dist/index.mjs):
 // - it prints Total, Passed and Skipped at the very end, then sets process.exitCode and never exits by itself: a file that
@@ -42,7 +42,7 @@ try {
     .map(([name]) => name);
   if (names.length === 0) console.log(`no test file matches: ${words.join(" ")}`);
   await buildTests(words.length > 0 ? wants : undefined);
-  const alone = names.filter((name) => /^(e2e|bench)-/.test(name));
+  const alone = names.filter((name) => /^(e2e|bench|sim|crash|power|faults|hostile|soak)-/.test(name));
   const together = names.filter((name) => !alone.includes(name));
   await Promise.all(Array.from({ length: concurrency }, () => drain(together)));
   await drain(alone);
@@ -80,7 +80,8 @@ function runFile(name) {
       child.stdout.destroy();
       child.stderr.destroy();
     };
-    const deadline = setTimeout(() => stop(`no end within ${timeoutMs / 1000} s, killed`), timeoutMs);
+    const patienceMs = name.startsWith("sim-") ? 2 * timeoutMs : timeoutMs;
+    const deadline = setTimeout(() => stop(`no end within ${patienceMs / 1000} s, killed`), patienceMs);
     for (const stream of [child.stdout, child.stderr]) {
       stream.setEncoding("utf8");
       stream.on("data", (text) => {
