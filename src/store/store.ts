@@ -83,6 +83,14 @@ export interface ShardStore {
   close(): Promise<void>;
 }
 
+/** What a store has to say without being asked. */
+export interface StoreEvents {
+  /** Something went wrong in the background: nothing is lost by it, and it is tried again. */
+  report(message: string): void;
+  /** Something does not check out; it is in `damage()` from now on. */
+  damaged(damage: Damage): void;
+}
+
 export interface Store {
   readonly kind: "memory" | "log" | "mongo";
   openShard(shard: number): Promise<ShardStore>;

@@ -2,7 +2,7 @@
 // this machine by process numbers is in folder.test.ts.
 
 import { type ChildProcessWithoutNullStreams, spawn, spawnSync } from "node:child_process";
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, unlinkSync, writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
@@ -238,6 +238,22 @@ test("an owner that lost its folder hears it once, with its next beat, and leave
   await owner.lock.release();
   assert.is(readFileSync(lock.path, "utf8"), text);
   assert.equal(locks(path), ["lock.2"]);
+});
+
+test("a lock that was removed by hand, or while its folder is being removed, is nobody's takeover: it is said once, and the beats go on", async () => {
+  const path = fresh();
+  const owner = await taken(path, here);
+  unlinkSync(owner.lock.path);
+  owner.clock.advance(5000);
+  await turn();
+  rmSync(path, { recursive: true });
+  owner.clock.advance(5000);
+  await turn();
+  assert.equal(owner.lost, []);
+  assert.is(owner.said.length, 1);
+  assert.match(owner.said[0] ?? "", `${owner.lock.path} cannot be kept up`);
+  assert.match(owner.said[0] ?? "", "was removed, and nobody has the folder");
+  assert.is(owner.clock.timerCount, 1);
 });
 
 test("a beat under way does not undo a release", async () => {

@@ -3,6 +3,7 @@
 import { suite } from "uvu";
 import * as assert from "uvu/assert";
 import { openLogStore } from "../../src/store/log/log-store.ts";
+import { markPath } from "../../src/store/log/mark.ts";
 import type { ShardLog } from "../../src/store/log/shard-log.ts";
 import { StoreError } from "../../src/store/store.ts";
 import { allPayloads, append, block, commitOf, dump, payloads } from "../support/store-blocks.ts";
@@ -47,7 +48,7 @@ async function threeRecords(): Promise<{ disk: MemoryDisk; path: string; edges: 
   return { disk, path, edges };
 }
 
-test("a commit is one write and one fdatasync", async () => {
+test("a commit is one write and one fdatasync, and then says so in the mark", async () => {
   const disk = new MemoryDisk();
   const shard = await open(disk, 64 * 1024 * 1024);
   await append(shard, 1, ["first"]);
@@ -59,8 +60,8 @@ test("a commit is one write and one fdatasync", async () => {
     await shard.commit(commitOf({ blocks, puts: [["k", Buffer.from("v")]], trims: [[1, i]] }));
   }
   await shard.settled();
-  const ops = disk.calls.slice(before).map((call) => call.op);
-  assert.equal(ops, Array.from({ length: 20 }, () => ["write", "datasync"]).flat());
+  const ops = disk.calls.slice(before).map(({ op, path }) => (path.endsWith("/durable") ? `${op} mark` : op));
+  assert.equal(ops, Array.from({ length: 20 }, () => ["write", "datasync", "write mark"]).flat());
   await shard.close();
 });
 
@@ -76,9 +77,10 @@ test("a segment and its name are synced before its first commit is acknowledged"
   await shard.close();
 });
 
-test("a tail that is torn at any byte is an unfinished write: cut, not reported, and the rest is whole", async () => {
+test("a tail that is torn at any byte, and was not acknowledged, is an unfinished write: cut, not reported, and the rest is whole", async () => {
   const { disk, path, edges } = await threeRecords();
   const [, , second, third] = edges;
+  await disk.unlink(markPath("/data/shard-0"));
   for (let at = second; at < third; at++) {
     for (const rest of ["cut off", "zero"] as const) {
       const torn = copyOf(disk);
@@ -206,6 +208,27 @@ test("several records lost at once: streams that nobody saw again skip as many o
   assert.ok(next.damage().some((damage) => damage.stream === 2 && damage.from === 1 && damage.to === end));
   await append(next, 2, ["new"]);
   assert.equal(await allPayloads(next, 2), ["0:kept", `${end}:new`]);
+});
+
+test("a record that is lost from its middle on, and the one behind it: the first one's streams keep their offsets", async () => {
+  const disk = new MemoryDisk();
+  const shard = await open(disk);
+  const path = segmentPath(1);
+  for (const stream of [1, 2]) await append(shard, stream, ["a"]);
+  const from = disk.content(path).length;
+  await shard.commit(commitOf({ blocks: [1, 2].map((stream) => block({ stream, first: 1, events: ["b"] })) }));
+  const to = disk.content(path).length;
+  for (const event of ["c", "d", "e"]) await append(shard, 1, [event]);
+  await shard.close();
+  const content = Buffer.from(disk.content(path));
+  // From the event of stream 1 into the next head.
+  disk.setContent(path, content.fill(0, content.indexOf('"b"', from), to + 8));
+  const next = await open(disk);
+  assert.equal(await allPayloads(next, 2), ["0:a"]);
+  const end = next.head(2)?.end ?? 0;
+  assert.ok(end >= 2, `stream 2 would give offset ${end} again`);
+  assert.equal((await allPayloads(next, 1)).slice(-2), ["3:d", "4:e"]);
+  await next.close();
 });
 
 test("the snapshot of the newest segment may be unreadable: the one before it tells the same", async () => {
@@ -409,6 +432,37 @@ test("a damaged segment is set aside when nothing in it lives, never deleted", a
   await shard.close();
 });
 
+test("a foreign file in the place of an older segment is set aside, never removed", async () => {
+  const { disk, path } = await threeRecords();
+  for (let start = 0; start < 2; start++) {
+    const shard = await open(disk);
+    await append(shard, 1, [`start ${start}`]);
+    await shard.settled();
+    await shard.close();
+  }
+  const other = new MemoryDisk();
+  await append(await open(other), 1, ["another shard's"]);
+  const foreigners = [
+    other.content(path),
+    disk.content(segmentPath(3)),
+    Buffer.from("a note".repeat(50)),
+    Buffer.alloc(0),
+  ];
+  for (const foreign of foreigners.map((bytes) => Buffer.from(bytes))) {
+    const copy = copyOf(disk);
+    copy.setContent(path, foreign);
+    const shard = await open(copy);
+    assert.ok(shard.damage().some(({ stream, from }) => stream === 1 && from === 0));
+    for (let i = 0; i < 3; i++) {
+      await append(shard, 1, ["x".repeat(70_000)]);
+      await shard.settled();
+    }
+    assert.not.ok(copy.paths().includes(path), "nothing lives in it");
+    assert.equal(copy.content(path.replace(".log", ".damaged")), foreign);
+    await shard.close();
+  }
+});
+
 test("a commit and a state larger than a segment", async () => {
   const disk = new MemoryDisk();
   const shard = await open(disk, 1024);
@@ -424,6 +478,35 @@ test("a commit and a state larger than a segment", async () => {
   await shard.close();
   const next = await open(disk, 1024);
   assert.is(JSON.stringify(await dump(next)), expected);
+});
+
+test("a commit in doubt is not taken for certain because the start after it was cut off while it wrote", async () => {
+  const disk = new MemoryDisk();
+  const shard = await open(disk);
+  await append(shard, 1, ["certain"]);
+  disk.before = ({ op, path }) => {
+    if (op === "datasync" && path === segmentPath(1)) throw diskError("EIO");
+  };
+  await failure(append(shard, 1, ["in doubt"]));
+  disk.before = () => undefined;
+  await shard.close();
+  // What the next start would write first; a process that was killed had written all but the end of it.
+  const honest = copyOf(disk);
+  await (await open(honest)).close();
+  const snapshot = honest.content(segmentPath(2));
+  const half = await disk.create(segmentPath(2));
+  await half.write(snapshot.subarray(0, snapshot.length - 40), 0);
+  await half.close();
+
+  const next = await open(disk);
+  const found = await allPayloads(next, 1);
+  assert.equal(found, ["0:certain", "1:in doubt"]);
+  await next.close();
+  // Whoever has read it must find it again, also after a power cut: a sync that failed is not made good by a later one.
+  const later = await open(disk.afterCut({ unsynced: "lost" }));
+  assert.equal(await allPayloads(later, 1), found);
+  assert.equal(later.damage(), []);
+  await later.close();
 });
 
 test.run();

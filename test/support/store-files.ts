@@ -8,14 +8,14 @@ import { dirname } from "node:path";
 import type { DerivedTable } from "../../src/store/log/derived.ts";
 import type { Files, LogFile } from "../../src/store/log/files.ts";
 
-interface Change {
+export interface Change {
   readonly position: number;
   /** Without bytes: the file was cut or grown to this size. */
   readonly bytes?: Buffer;
 }
 
 /** Bytes that grow. */
-class Content {
+export class Content {
   private buffer: Buffer = Buffer.alloc(0);
   private size = 0;
 
@@ -212,6 +212,18 @@ export class MemoryDisk implements Files {
     if (!last) return;
     this.off = true;
     throw powerIsOff();
+  }
+
+  /** A disk that holds these files, all of them durable. */
+  static of(files: ReadonlyMap<string, Buffer>): MemoryDisk {
+    const disk = new MemoryDisk();
+    for (const [path, content] of files) {
+      const inode = new Inode();
+      disk.names.set(path, inode);
+      disk.durableNames.set(path, inode);
+      disk.setContent(path, content);
+    }
+    return disk;
   }
 
   private rename1(path: string, apply: (names: Map<string, Inode>) => void): void {

@@ -7,16 +7,20 @@ export const damageMax = 1000;
 
 export class DamageList {
   private readonly shard: number;
+  private readonly damaged: (damage: Damage) => void;
   private readonly found = new Map<string, Damage>();
 
-  constructor(shard: number) {
+  constructor(shard: number, damaged: (damage: Damage) => void) {
     this.shard = shard;
+    this.damaged = damaged;
   }
 
   add(damage: Omit<Damage, "shard">): void {
     const name = `${damage.place} ${damage.stream} ${damage.from}`;
     if (this.found.has(name) || this.found.size >= damageMax) return;
-    this.found.set(name, { shard: this.shard, ...damage });
+    const found = { shard: this.shard, ...damage };
+    this.found.set(name, found);
+    this.damaged(found);
   }
 
   /** Offsets without a block, as far as nothing else was said about them. */

@@ -20,7 +20,11 @@ import type { Files, LogFile } from "./files.ts";
 export function fencedFiles(files: Files, lock: string): Files {
   const check = (): void => {
     if (statSync(lock, { throwIfNoEntry: false }) !== undefined) return;
-    throw new StoreError("broken", "ELOST", `${lock} is gone: another process has taken the folder over`);
+    throw new StoreError(
+      "broken",
+      "ELOST",
+      `${lock} is gone: another process has taken the folder over, or it was removed`,
+    );
   };
   return {
     async create(path) {

@@ -22,6 +22,7 @@ import {
   write,
   writeSync,
 } from "node:fs";
+import { constants } from "node:os";
 import { promisify } from "node:util";
 
 const openFd = promisify(open);
@@ -148,8 +149,11 @@ function writeSome(fd: number, bytes: Uint8Array, at: number, position: number):
 
 /** The code of a failed system call, `EUNKNOWN` for anything else. */
 export function codeOf(error: unknown): string {
-  if (error instanceof Error && "code" in error && typeof error.code === "string") return error.code;
-  return "EUNKNOWN";
+  if (!(error instanceof Error && "code" in error && typeof error.code === "string")) return "EUNKNOWN";
+  // Node calls those so that libuv has no name for, and EDQUOT is one of them. The number is the kernel's own.
+  if (error.code !== "UNKNOWN" || !("errno" in error)) return error.code;
+  const known = Object.entries(constants.errno).find(([, number]) => number === -Number(error.errno));
+  return known?.[0] ?? error.code;
 }
 
 /** Why a file or a folder cannot be made, in words that say where to look; the code alone where there are none. */

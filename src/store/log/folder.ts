@@ -3,7 +3,10 @@
 //
 //   format.json      { "version": 1, "shards": 4 }
 //   lock.N           lock.ts, as is spare-lock
-//   shard-0/ …       shard-log.ts: 000000000001.log …, spare, derived/ (lmdb), *.damaged (set aside, for you to look at)
+//   shard-0/ …       shard-log.ts: 000000000001.log …, spare, derived/ (lmdb)
+//                    durable             how far the log is known to be on disk (mark.ts)
+//                    *.damaged, *.cut    set aside, for you to look at: a file with a stretch that does not check out, and what an
+//                                        unfinished write left (unfinished.ts)
 
 import { accessSync, constants, mkdirSync, statSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
@@ -101,6 +104,12 @@ async function readFormat(folder: string, files: Files): Promise<Format | undefi
     const what = `${folder} has format version ${format.version}, this program reads up to ${formatVersion}: use a newer one`;
     throw new StoreError("refused", "EFORMAT", what);
   }
+  // It is written before the shards are made, so it is not what this program wrote; and nobody would open the others.
+  const beyond = names.find((name) => Number(/^shard-(\d+)$/.exec(name)?.[1]) >= format.shards);
+  if (beyond !== undefined) {
+    const what = `${path} says that there are ${format.shards} shards, and there is ${join(folder, beyond)}`;
+    throw new StoreError("refused", "EFORMAT", what);
+  }
   return format;
 }
 
@@ -111,7 +120,7 @@ function parseFormat(text: string): Format | undefined {
   } catch {
     return undefined;
   }
-  if (!Number.isInteger(format?.version)) return undefined;
+  if (!Number.isInteger(format?.version) || Number(format?.version) < 1) return undefined;
   // What a newer version has besides its number is not ours to judge.
   if (Number(format?.version) > formatVersion) return { version: Number(format?.version), shards: 0 };
   const shards = Number(format?.shards);

@@ -1,27 +1,62 @@
 // The derived index on npm `lmdb`. Writes are asynchronous only: a thread that dies inside a synchronous transaction leaves the
 // environment locked for the whole process, every time; with asynchronous ones 240 deaths blocked nothing.
 
-import { mkdir, open, readdir, rm, writeFile } from "node:fs/promises";
+import { type FileHandle, mkdir, open, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { DerivedTable } from "./derived.ts";
+import { codeOf } from "./files.ts";
 
 type Lmdb = typeof import("lmdb");
 
 /** Where the first page of an lmdb file has its magic number, and the number. */
 const magicAt = 16;
 const magic = 0xbeefc0de;
+/** More than lmdb writes while it makes a table, and than its list of readers takes. */
+const roomBytes = 256 * 1024;
+const lockBytes = 64 * 1024;
+/** What it opens, and one to spare. */
+const descriptors = 4;
 
 export async function openLmdbTable(folder: string): Promise<DerivedTable> {
   const lmdb = await importLmdb();
-  await mkdir(folder, { recursive: true });
+  await makeFolder(folder);
   if (await isSuspect(folder)) await remake(folder);
   // lmdb ends the process with SIGSEGV on some files that it cannot read. This file stays behind then, and the next start
   // makes the table again from the log instead of dying again.
   const opening = join(folder, "opening");
   await writeFile(opening, "");
+  await tryOut(folder);
   const table = await openOrRemake(lmdb, folder);
   await rm(opening, { force: true });
   return table;
+}
+
+/**
+ * Where opening fails, lmdb 3.5 frees a part of itself twice, which ends the process: no room, no descriptors, a disk that takes no
+ * writes. So all that it needs is tried before, and what is missing fails here. The list of readers is memory that is mapped, where a
+ * block that cannot be had is a SIGBUS: the blocks are written first.
+ */
+async function tryOut(folder: string): Promise<void> {
+  const probe = join(folder, "room");
+  const files: FileHandle[] = [];
+  try {
+    while (files.length < descriptors) files.push(await open(probe, "w"));
+    await writeWhole(files[0], roomBytes, 0);
+    const lock = await open(join(folder, "lock.mdb"), "a+");
+    files.push(lock);
+    const { size } = await lock.stat();
+    if (size < lockBytes) await writeWhole(lock, lockBytes - size, size);
+  } finally {
+    for (const file of files) await file.close();
+    await rm(probe, { force: true });
+  }
+}
+
+async function writeWhole(file: FileHandle, bytes: number, position: number): Promise<void> {
+  const zeroes = Buffer.alloc(bytes);
+  for (let done = 0; done < bytes; ) {
+    done += (await file.write(zeroes, done, bytes - done, position + done)).bytesWritten;
+  }
 }
 
 async function openOrRemake(lmdb: Lmdb, folder: string): Promise<DerivedTable> {
@@ -36,7 +71,16 @@ async function openOrRemake(lmdb: Lmdb, folder: string): Promise<DerivedTable> {
 
 async function remake(folder: string): Promise<void> {
   await rm(folder, { recursive: true, force: true });
-  await mkdir(folder, { recursive: true });
+  await makeFolder(folder);
+}
+
+/** Not the folder of the shard: where that was removed, one with nothing but an index in it would pass for it. */
+async function makeFolder(folder: string): Promise<void> {
+  try {
+    await mkdir(folder);
+  } catch (error) {
+    if (codeOf(error) !== "EEXIST") throw error;
+  }
 }
 
 async function isSuspect(folder: string): Promise<boolean> {

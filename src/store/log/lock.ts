@@ -154,6 +154,9 @@ class BeatingLock implements FolderLock {
 
   private async beat(): Promise<void> {
     try {
+      // Who takes over lays a lock first. With none at all nobody has the folder: it is being removed, or was cleared by hand.
+      if (highestLock(this.folder) === 0)
+        throw new StoreError("broken", "ELOST", `${this.path} was removed, and nobody has the folder`);
       if (!this.isOurs()) this.status = "lost";
       else {
         this.owner = { ...this.owner, beat: (this.owner.beat ?? 0) + 1 };
@@ -214,7 +217,8 @@ async function watch(
     if (highestLock(folder) !== number) return "changed";
     const now = readOwner(lockPath(folder, number));
     if (now === undefined || now.released || !isSame(now, owner)) return "changed";
-    if (now.beat !== owner.beat) return "moves";
+    // One that is spoiled is no number, and stands still as well.
+    if (!Object.is(now.beat, owner.beat)) return "moves";
   }
   return "still";
 }

@@ -1,7 +1,7 @@
 // The embedded log as a Store. It lives in a worker thread; folder.ts keeps other processes out, once, in the main thread.
 
 import { join } from "node:path";
-import type { ShardStore, Store } from "../store.ts";
+import type { Damage, ShardStore, Store } from "../store.ts";
 import type { OpenTable } from "./derived.ts";
 import { fencedFiles } from "./fence.ts";
 import { type Files, nodeFiles } from "./files.ts";
@@ -20,6 +20,8 @@ export interface LogStoreOptions {
   readonly openTable?: (folder: string) => ReturnType<OpenTable>;
   /** Hears what went wrong in the background. */
   readonly report?: (message: string) => void;
+  /** Hears of each stretch that does not check out, once. */
+  readonly damaged?: (damage: Damage) => void;
 }
 
 export function shardFolder(path: string, shard: number): string {
@@ -42,6 +44,7 @@ export function openLogStore(options: LogStoreOptions): Store {
         segmentBytes: options.segmentBytes ?? segmentBytesDefault,
         openTable: () => openTable(join(folder, "derived")),
         report: options.report ?? (() => undefined),
+        damaged: options.damaged ?? (() => undefined),
       });
       open.add(log);
       return log;

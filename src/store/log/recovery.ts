@@ -6,23 +6,27 @@
 //
 // One commit is in flight at a time, so record n is durable before n + 1 is written. Therefore
 // - a bad record with a good head after it was acknowledged: damage. It is reported, its streams keep their offsets;
-// - a bad record with nothing after it is an unfinished write: as if it had never been;
+// - a bad record with nothing after it was acknowledged if mark.ts says so: damage as well. Otherwise it is an unfinished write: as if
+//   it had never been, but said, and its bytes are kept (unfinished.ts);
 // - a good record with nothing after it is in doubt: its fdatasync may have failed, or never have been called. It is given
 //   back apart from the rest, to be committed once more where it is certain to be durable.
 
 import { randomBytes } from "node:crypto";
 import { basename, join } from "node:path";
-import { type BlockFacts, blockFacts } from "../block-facts.ts";
+import type { BlockFacts } from "../block-facts.ts";
 import { ShardState } from "../shard-state.ts";
 import { type Put, StoreError, type Trim } from "../store.ts";
-import { BlockIndex, blockRun, type Run } from "./block-index.ts";
+import { BlockIndex } from "./block-index.ts";
 import type { DamageList } from "./damage-list.ts";
 import type { Files } from "./files.ts";
-import { readFooter } from "./footer.ts";
-import { type Frame, frameBytes, lineageBytes } from "./record.ts";
+import { factsOf, readSnapshot, reportBlock, reportStretch, runOf } from "./found.ts";
+import { type Mark, markPath, readMark } from "./mark.ts";
+import { OlderSegments } from "./older-segments.ts";
+import { lineageBytes } from "./record.ts";
 import { isIntact, type ScannedRecord, scanSegment } from "./scan.ts";
 import { Segment, type SegmentFiles, segmentNumber, segmentPath } from "./segment.ts";
 import { decodeState, type Previous } from "./snapshot.ts";
+import { findUnfinished, type Unfinished } from "./unfinished.ts";
 
 /** An event takes at least a length and one byte of payload: so many events at most were in the bytes that are lost. */
 const eventBytesMin = 5;
@@ -48,6 +52,8 @@ export interface Recovered {
   readonly segments: readonly Segment[];
   readonly previous: Previous;
   readonly doubt: DoubtfulCommit | undefined;
+  /** What was written behind the last record and is none. */
+  readonly unfinished: readonly Unfinished[];
 }
 
 export async function recover(
@@ -57,9 +63,24 @@ export async function recover(
   damage: DamageList,
 ): Promise<Recovered> {
   const segments = await findSegments(folder, files, pool);
-  const base = await findBase(segments);
+  try {
+    return await recoverFrom(folder, segments, await readMark(folder, files), damage);
+  } catch (error) {
+    // It is tried again and again, and each time with files of its own.
+    for (const segment of segments) await segment.retire();
+    throw error;
+  }
+}
+
+async function recoverFrom(
+  folder: string,
+  segments: readonly Segment[],
+  mark: Mark | undefined,
+  damage: DamageList,
+): Promise<Recovered> {
+  const base = await findBase(segments, mark);
   if (base === undefined) {
-    await refuseUnreadable(folder, segments);
+    await refuseUnreadable(folder, segments, mark);
     return {
       lineage: Uint8Array.from(randomBytes(lineageBytes)),
       epoch: 0,
@@ -69,15 +90,28 @@ export async function recover(
       segments,
       previous: { segment: 0, end: 0 },
       doubt: undefined,
+      unfinished: [],
     };
   }
   const lineage = base.snapshot.record.lineage();
-  const older = new OlderSegments(lineage, damage);
+  if (mark !== undefined && mark.segment > (segments.at(-1)?.number ?? 0)) {
+    const what = `${segmentPath(folder, mark.segment)} is missing, though ${markPath(folder)} says that commit ${mark.sequence} is in it`;
+    throw new StoreError("broken", "EDAMAGED", `${what}: restore it, or remove the latter to go on without it`);
+  }
+  const older = new OlderSegments(lineage, damage, mark);
   for (const segment of segments) if (segment.number < base.segment.number) await older.read(segment, segments);
-  const replay = new Replay(base.snapshot, lineage, older.index, damage);
+  const replay = new Replay(base.snapshot, lineage, older.index, damage, mark);
   for (const segment of segments) if (segment.number >= base.segment.number) await replay.read(segment);
   base.segment.previous = decodeState(base.snapshot.record.state()).previous;
-  return { lineage, segments, ...replay.finish() };
+  const found = replay.finish(segments);
+  const unfinished: Unfinished[] = [];
+  for (const segment of segments) {
+    if (segment.number < base.segment.number || segment.damaged) continue;
+    const last = segment.number === found.last.segment;
+    const left = await findUnfinished(segment, last ? found.last.end : segment.end, lineage);
+    if (left !== undefined) unfinished.push(left);
+  }
+  return { lineage, segments, ...found, unfinished };
 }
 
 /** What ends in .tmp is a copy that somebody did not finish. */
@@ -96,30 +130,20 @@ interface Base {
   readonly snapshot: ScannedRecord;
 }
 
-async function findBase(segments: readonly Segment[]): Promise<Base | undefined> {
+async function findBase(segments: readonly Segment[], mark: Mark | undefined): Promise<Base | undefined> {
   for (const segment of segments.toReversed()) {
-    const snapshot = await readSnapshot(segment);
+    const snapshot = await readSnapshot(segment, mark);
     if (snapshot !== undefined) return { segment, snapshot };
   }
   return undefined;
 }
 
-/** The snapshot a segment begins with, unless it is an unfinished write. */
-async function readSnapshot(segment: Segment): Promise<ScannedRecord | undefined> {
-  return segment.reading(async (file) => {
-    let first: ScannedRecord | undefined;
-    for await (const item of scanSegment(file, { segment: segment.number })) {
-      if (first !== undefined) return first;
-      if (item.type === "bad" || item.record.head.kind !== "snapshot") return undefined;
-      if (isIntact(item)) return item;
-      first = item;
-    }
-    return undefined;
-  });
-}
-
 /** Files without one readable record are the unfinished beginning of a shard. Anything else must not be taken for an empty one. */
-async function refuseUnreadable(folder: string, segments: readonly Segment[]): Promise<void> {
+async function refuseUnreadable(folder: string, segments: readonly Segment[], mark: Mark | undefined): Promise<void> {
+  if (mark !== undefined) {
+    const what = `${folder}: no segment begins with a readable snapshot, though ${markPath(folder)} says that commit ${mark.sequence} was stored`;
+    throw new StoreError("broken", "EDAMAGED", what);
+  }
   for (const segment of segments) {
     const found = await segment.reading(async (file) => {
       for await (const _ of scanSegment(file, { segment: segment.number })) return true;
@@ -129,111 +153,6 @@ async function refuseUnreadable(folder: string, segments: readonly Segment[]): P
     const what = `${folder}: no segment begins with a readable snapshot, though ${basename(segment.path)} has records`;
     throw new StoreError("broken", "EDAMAGED", what);
   }
-}
-
-function runOf(segment: Segment, scanned: ScannedRecord, frame: Frame, facts: BlockFacts): Run {
-  return blockRun(segment.number, scanned.position + frame.blockAt - frameBytes, facts);
-}
-
-function placeOf(segment: Segment, from: number, to: number): string {
-  return `${basename(segment.path)} ${from}..${to}`;
-}
-
-function factsOf(scanned: ScannedRecord, frame: Frame): BlockFacts {
-  const facts = blockFacts(scanned.record.block(frame));
-  if (facts === undefined) throw new Error("a block that checks out and is none: the writer is broken");
-  return facts;
-}
-
-function reportBlock(damage: DamageList, segment: Segment, scanned: ScannedRecord, frame: Frame): void {
-  const at = scanned.position + frame.blockAt;
-  segment.damaged = true;
-  damage.add({
-    place: placeOf(segment, at, at + frame.blockBytes),
-    reason: "the block does not match its checksum",
-    stream: frame.stream,
-    from: frame.firstOffset,
-    to: frame.firstOffset + frame.count,
-  });
-}
-
-function reportStretch(damage: DamageList, segment: Segment, from: number, to: number): void {
-  segment.damaged = true;
-  damage.add({ place: placeOf(segment, from, to), reason: "no readable record, though one follows" });
-}
-
-/** Segments before the base: only their blocks matter. */
-class OlderSegments {
-  readonly index = new BlockIndex();
-  private readonly lineage: Uint8Array;
-  private readonly damage: DamageList;
-
-  constructor(lineage: Uint8Array, damage: DamageList) {
-    this.lineage = lineage;
-    this.damage = damage;
-  }
-
-  async read(segment: Segment, all: readonly Segment[]): Promise<void> {
-    const footer = await segment.reading((file) => readFooter(file, segment.number, this.lineage));
-    if (footer === undefined) return this.scan(segment, await endOf(segment, all, this.lineage));
-    segment.footed = true;
-    segment.rewritten = footer.rewritten;
-    segment.full = footer.rewritten ? footer.runs.reduce((sum, run) => sum + run.bytes, 0) : footer.end;
-    segment.end = footer.end;
-    segment.previous = footer.previous;
-    segment.lastSequence = footer.lastSequence;
-    segment.lastExtended = footer.extended ? footer.lastSequence : 0;
-    for (const run of footer.runs) this.index.add(run);
-  }
-
-  /** `end` is where a later snapshot says that the segment ends: all before it was acknowledged. */
-  private async scan(segment: Segment, end: number | undefined): Promise<void> {
-    let held: ScannedRecord | undefined;
-    await segment.reading(async (file) => {
-      for await (const item of scanSegment(file, { segment: segment.number, lineage: this.lineage, end })) {
-        if (held !== undefined) this.take(segment, held);
-        held = undefined;
-        if (item.type === "record") held = item;
-        else reportStretch(this.damage, segment, item.from, item.to);
-      }
-    });
-    if (held !== undefined && (end !== undefined || isIntact(held))) this.take(segment, held);
-    this.index.join(segment.number);
-    if (end !== undefined && segment.end < end) {
-      reportStretch(this.damage, segment, segment.end, end);
-      segment.end = end;
-    }
-  }
-
-  private take(segment: Segment, scanned: ScannedRecord): void {
-    const { head } = scanned.record;
-    if (scanned.position === 0 && head.kind === "snapshot") {
-      segment.previous = decodeState(scanned.record.state()).previous;
-    }
-    for (const frame of scanned.good) {
-      this.index.add(runOf(segment, scanned, frame, factsOf(scanned, frame)));
-      if (frame.extended) segment.lastExtended = head.sequence;
-    }
-    for (const frame of scanned.bad) reportBlock(this.damage, segment, scanned, frame);
-    segment.end = scanned.position + head.totalBytes;
-    segment.full = segment.end;
-    if (!scanned.whole) reportStretch(this.damage, segment, scanned.position, segment.end);
-    segment.lastSequence = head.sequence;
-  }
-}
-
-/** Where a segment ends, as a later one says: in its snapshot, or in its footer once it was rewritten. */
-async function endOf(segment: Segment, all: readonly Segment[], lineage: Uint8Array): Promise<number | undefined> {
-  for (const later of all) {
-    if (later.number <= segment.number) continue;
-    const snapshot = await readSnapshot(later);
-    const previous =
-      snapshot !== undefined
-        ? decodeState(snapshot.record.state()).previous
-        : (await later.reading((file) => readFooter(file, later.number, lineage)))?.previous;
-    if (previous?.segment === segment.number) return previous.end;
-  }
-  return undefined;
 }
 
 /** The base and what is newer: state and blocks. */
@@ -250,10 +169,20 @@ class Replay {
   private previous: Previous = { segment: 0, end: 0 };
   /** Bytes in which records were lost since the last good one; their streams are named by the next echo. */
   private lostBytes = 0;
+  /** The last record had frames that could not be read: their streams are named by the echo of the next one. */
+  private torn = false;
   /** Streams of which nothing was seen since several records were lost, with the bytes of those records. */
   private readonly unseen = new Map<number, number>();
+  private readonly mark: Mark | undefined;
 
-  constructor(snapshot: ScannedRecord, lineage: Uint8Array, index: BlockIndex, damage: DamageList) {
+  constructor(
+    snapshot: ScannedRecord,
+    lineage: Uint8Array,
+    index: BlockIndex,
+    damage: DamageList,
+    mark: Mark | undefined,
+  ) {
+    this.mark = mark;
     const decoded = decodeState(snapshot.record.state());
     this.state = decoded.state;
     this.base = snapshot.record.head.segment;
@@ -285,21 +214,53 @@ class Replay {
     });
   }
 
-  finish(): Omit<Recovered, "lineage" | "segments"> {
+  /** `last` is where the records end that were read, whether or not they count. */
+  finish(segments: readonly Segment[]): Omit<Recovered, "lineage" | "segments" | "unfinished"> & { last: Previous } {
+    const { held } = this;
     const doubt = this.judgeLast();
+    const last =
+      doubt === undefined || held === undefined
+        ? this.previous
+        : { segment: held.segment.number, end: held.scanned.position + held.scanned.record.head.totalBytes };
+    this.loseMarked(segments);
     for (const [stream, bytes] of this.unseen) {
       // Nobody can say how many events of this stream were lost. An offset must not be given twice, so it skips as many as
       // could have been there.
       this.raise(stream, (this.state.heads.get(stream)?.end ?? 0) + Math.floor(bytes / eventBytesMin));
     }
-    const { state, index, sequence, epoch, previous } = this;
+    const { state, index } = this;
     for (const [stream, head] of state.heads) head.bytes = index.bytes(stream);
-    return { state, index, sequence, epoch, previous, doubt };
+    return { state, index, sequence: this.sequence, epoch: this.epoch, previous: this.previous, doubt, last };
+  }
+
+  /** What mark.ts says was stored and none of what was read is. */
+  private loseMarked(segments: readonly Segment[]): void {
+    const { mark } = this;
+    if (mark === undefined) return;
+    this.epoch = Math.max(this.epoch, mark.epoch);
+    const known = Math.max(this.sequence, this.held?.scanned.record.head.sequence ?? 0);
+    const segment = segments.find(({ number }) => number === mark.segment);
+    if (mark.sequence <= known || segment === undefined) return;
+    const from = Math.min(segment.end, mark.end);
+    reportStretch(this.damage, segment, from, mark.end, "stored, and not readable any more");
+    segment.end = mark.end;
+    // Those before it may have lost their ends.
+    const bytes = this.lostBytes + mark.end - from;
+    for (const stream of this.state.heads.keys()) this.unseen.set(stream, bytes);
+    this.sequence = mark.sequence;
+    this.previous = { segment: segment.number, end: mark.end };
   }
 
   private judgeLast(): DoubtfulCommit | undefined {
     if (this.held === undefined) return undefined;
     const { segment, scanned } = this.held;
+    const { sequence } = scanned.record.head;
+    const marked = this.mark?.sequence ?? -1;
+    if (sequence < marked || (sequence === marked && !isIntact(scanned))) {
+      this.take(segment, scanned);
+      this.forgetNone(scanned);
+      return undefined;
+    }
     this.previous = { segment: segment.number, end: scanned.position };
     segment.end = scanned.position;
     this.bridge(scanned);
@@ -311,6 +272,15 @@ class Replay {
       blocks: scanned.good.map((frame) => scanned.record.block(frame)),
       facts: scanned.good.map((frame) => factsOf(scanned, frame)),
     };
+  }
+
+  /** Behind a frame that cannot be read there may have been any stream, and no record follows whose echo would tell. */
+  private forgetNone({ whole, good, bad, record }: ScannedRecord): void {
+    if (whole) return;
+    const named = new Set([...good, ...bad].map(({ stream }) => stream));
+    for (const stream of this.state.heads.keys()) {
+      if (!named.has(stream)) this.unseen.set(stream, record.head.totalBytes);
+    }
   }
 
   private lose(segment: Segment, from: number, to: number): void {
@@ -339,6 +309,7 @@ class Replay {
     segment.lastSequence = this.sequence;
     segment.end = position + record.head.totalBytes;
     this.previous = { segment: segment.number, end: segment.end };
+    this.torn = !scanned.whole;
     if (!scanned.whole) this.lose(segment, position, segment.end);
   }
 
@@ -346,7 +317,9 @@ class Replay {
   private bridge(scanned: ScannedRecord): void {
     const missing = scanned.record.head.sequence - this.sequence - 1;
     if (missing === 0 && this.lostBytes === 0 && this.unseen.size === 0) return;
-    if (missing > 1) for (const stream of this.state.heads.keys()) this.unseen.set(stream, this.lostBytes);
+    // An echo names the streams of one record.
+    if (missing + (this.torn ? 1 : 0) > 1)
+      for (const stream of this.state.heads.keys()) this.unseen.set(stream, this.lostBytes);
     this.lostBytes = 0;
     for (const { stream, end } of scanned.record.echo()) {
       this.raise(stream, end);

@@ -29,12 +29,14 @@ import { DamageList } from "./damage-list.ts";
 import { Derived, type OpenTable } from "./derived.ts";
 import { ExtendedScan } from "./extended-scan.ts";
 import { codeOf, type Files, isFull, type LogFile } from "./files.ts";
+import { MarkWriter } from "./mark.ts";
 import { BlockReader } from "./reader.ts";
 import { RecordBuffer, recordBytes, recordBytesMax, type StreamEnd } from "./record.ts";
 import { type DoubtfulCommit, type Recovered, recover, reportGaps } from "./recovery.ts";
 import { Segment, SegmentFiles, segmentPath } from "./segment.ts";
 import { encodeState, type Previous } from "./snapshot.ts";
 import { Spare } from "./spare.ts";
+import { keepUnfinished } from "./unfinished.ts";
 import { Upkeep } from "./upkeep.ts";
 
 const emptyCommit: Commit = { blocks: [], puts: [], trims: [] };
@@ -47,6 +49,7 @@ export interface ShardLogOptions {
   readonly openTable: OpenTable;
   /** Hears what went wrong in the background: nothing is lost by it, and it is tried again. */
   readonly report: (message: string) => void;
+  readonly damaged: (damage: Damage) => void;
 }
 
 /** The segment that is written to. */
@@ -62,7 +65,7 @@ interface Active {
 
 export async function openShardLog(options: ShardLogOptions): Promise<ShardLog> {
   const { files, folder } = options;
-  const damage = new DamageList(options.shard);
+  const damage = new DamageList(options.shard, options.damaged);
   try {
     await files.makeFolder(folder);
     await files.syncFolder(dirname(folder));
@@ -70,6 +73,7 @@ export async function openShardLog(options: ShardLogOptions): Promise<ShardLog> 
     const recovered = await recover(folder, files, pool, damage);
     const log = new ShardLog(options, recovered, pool, damage);
     await log.begin(recovered.previous, recovered.doubt);
+    await keepUnfinished(options, recovered.unfinished);
     return log;
   } catch (error) {
     if (error instanceof StoreError) throw error;
@@ -97,6 +101,7 @@ export class ShardLog implements ShardStore {
   private sequence: number;
   private echo: readonly StreamEnd[] = [];
   private active: Active | undefined;
+  private mark: MarkWriter | undefined;
   private committing: Promise<unknown> | undefined;
   private status: "open" | "broken" | "closed" = "open";
 
@@ -146,6 +151,7 @@ export class ShardLog implements ShardStore {
   /** Opens the first segment of this epoch. */
   async begin(previous: Previous, doubt: DoubtfulCommit | undefined): Promise<void> {
     await this.spare.adopt();
+    this.mark = await MarkWriter.open(this.options);
     // Where records were lost it is not the next number. Its own must not be given again: replay takes what rises.
     if (doubt !== undefined) this.sequence = doubt.sequence - 1;
     try {
@@ -156,6 +162,10 @@ export class ShardLog implements ShardStore {
     }
     // Not before the commit in doubt counts again: it may have trimmed what is gone since.
     reportGaps(this.state, this.index, this.damages);
+    // Where something is lost, a file without a readable record may be what is missed, under a wrong name.
+    if (this.damages.all().length > 0) {
+      for (const segment of this.segments.values()) if (!segment.own && segment.end === 0) segment.damaged = true;
+    }
     this.upkeep.kick();
   }
 
@@ -313,6 +323,8 @@ export class ShardLog implements ShardStore {
     segment.end = position + size;
     segment.full = segment.end;
     if (position > 0 || facts.length + commit.puts.length + commit.trims.length > 0) active.empty = false;
+    const { lineage, sequence, epoch } = this;
+    this.mark?.write({ lineage, segment: segment.number, end: segment.end, sequence, epoch });
   }
 
   async read(stream: number, range: { from: number; to: number; bytesMax: number }): Promise<ReadResult> {
@@ -399,6 +411,7 @@ export class ShardLog implements ShardStore {
   private async release(): Promise<void> {
     await this.upkeep.stop();
     await this.derived.close();
+    await this.mark?.close();
     for (const segment of this.segments.values()) await segment.retire();
   }
 
