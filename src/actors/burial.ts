@@ -1,6 +1,7 @@
-// The way of dying events to the dead-letter topic: which topic that is, from the catalog; the stored event, from the log; then the
-// copy is appended and the event settled in one step, so that both are in the same commit. The dead-letter partition lies in the
-// shard of its source for that.
+// The way of dying events to the dead-letter topic: which topic that is, from the catalog; its partition is told so, durably; the
+// stored event, from the log; then the copy is appended and the event settled in one step, so that both are in the same commit. The
+// dead-letter partition lies in the shard of its source for that. It is opened before and not in that same commit, since what
+// another cell adds to a commit may be left out of it, and then there would be events in a stream of which nobody knows whose it is.
 
 import type { BlockView } from "../protocol/block.ts";
 import { isFailure } from "../protocol/failure.ts";
@@ -40,9 +41,10 @@ export class Burial {
   private readonly ledger: LeaseLedger;
   private readonly nextTag: () => number;
   private grave: Grave | undefined;
-  /** The dead-letter partition was told of its topic since the catalog named it. */
-  private told = false;
+  /** The dead-letter partition was there since the catalog named it. */
+  private opened = false;
   private asking: number | undefined;
+  private opening: number | undefined;
   private reading: { readonly tag: number; readonly from: number } | undefined;
 
   constructor(options: {
@@ -65,11 +67,19 @@ export class Burial {
     const { dying } = this.ledger.again;
     if (this.retryAt !== undefined && env.mono >= this.retryAt) this.retryAt = undefined;
     if (dying.size === 0 || this.retryAt !== undefined) return;
+    // Not there although it was opened: its topic was deleted. The catalog knows.
+    if (this.opened && !this.isOpen()) this.grave = undefined;
     if (this.grave === undefined) {
       if (this.asking !== undefined) return;
       this.asking = this.nextTag();
       const message = { type: "deadLetter", topicId: this.source.id, group: this.group } as const;
       effects.push({ type: "ask", to: catalogAddress, message, tag: this.asking });
+    } else if (!this.isOpen()) {
+      if (this.opening !== undefined) return;
+      this.opening = this.nextTag();
+      const { stream, record } = this.grave;
+      const to = { shard: this.shelf.shard, cell: partitionCell(stream) };
+      effects.push({ type: "ask", to, message: { type: "open", record }, tag: this.opening });
     } else if (this.reading === undefined) {
       // Up to the end, so that the first block after it tells when the event is gone.
       const to = this.shelf.head(this.stream)?.end ?? dying.firstEnd;
@@ -79,12 +89,23 @@ export class Burial {
   }
 
   answer(tag: number, answer: Answer, env: Env): void {
+    if (tag === this.opening) {
+      this.opening = undefined;
+      this.opened = !isFailure(answer);
+      if (this.opened) return;
+      this.grave = undefined;
+      this.retryAt = env.mono + retryMs;
+    }
     if (tag !== this.asking) return;
     this.asking = undefined;
     const record = answer as Answer<"deadLetter">;
     this.grave = isFailure(record) ? undefined : graveOf(record, partitionOf(this.stream), this.shelf.shard);
     if (this.grave === undefined) this.retryAt = env.mono + retryMs;
-    this.told = false;
+    this.opened = this.isOpen();
+  }
+
+  private isOpen(): boolean {
+    return this.grave !== undefined && this.shelf.entry(entryKeys.partition(this.grave.stream)) !== undefined;
   }
 
   /** The books were rewound or moved: what is being read is of no use. */
@@ -104,22 +125,12 @@ export class Burial {
     const { reading, grave } = this;
     if (reading === undefined || tag !== reading.tag) return false;
     this.reading = undefined;
-    if (grave === undefined) return true;
-    const { stream, record } = grave;
-    if (this.shelf.entry(entryKeys.partition(stream)) === undefined && this.told) {
-      // Not there although it was opened: still in the commit under way, or its topic was deleted. The catalog knows.
-      this.grave = undefined;
-      return true;
-    }
+    if (grave === undefined || !this.isOpen()) return true;
+    const { stream } = grave;
     const moved = this.copies(reading.from, blocks, next, env);
     if (moved.length === 0) {
       if (blocks.length === 0 && next <= reading.from) this.retryAt = env.mono + retryMs;
       return true;
-    }
-    if (this.shelf.entry(entryKeys.partition(stream)) === undefined) {
-      const to = { shard: this.shelf.shard, cell: partitionCell(stream) };
-      effects.push({ type: "tell", to, message: { type: "open", record } });
-      this.told = true;
     }
     effects.push({ type: "append", stream, pack: encodePack(moved), tag: this.nextTag(), tsMax: 0, tsGiven: 0 });
     return true;

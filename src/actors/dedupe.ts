@@ -1,8 +1,11 @@
 // What a partition remembers of the last minutes, so that publishing again under the same name stores nothing: ids that publishers
 // brought (`i:` + id) and batches of the client library (`b:` + producer + seq, one entry for the whole batch). Each commit that
 // adds names writes them as one entry of the small state, in the same commit as the events, and a later commit removes it.
+//
+// The window runs on monotonic time: a wall clock that is set forth must not end it while publishers still try again. Only over a
+// restart the wall clock says how much of it is left, at most the whole.
 
-import type { Placed, Put, Shelf } from "./effects.ts";
+import type { Env, Placed, Put, Shelf } from "./effects.ts";
 import { entryBytes, entryKeys, entryValue } from "./entries.ts";
 
 /** Where the first one was stored. */
@@ -29,20 +32,29 @@ interface Stored {
   readonly names: readonly (readonly [name: string, offset: number, count: number, ts: number | null])[];
 }
 
+interface Remembered extends Known {
+  readonly until: number;
+}
+
 interface Expiry {
   readonly key: string;
-  readonly storedAt: number;
+  readonly until: number;
   readonly names: readonly string[];
+}
+
+/** In monotonic time, when something of before the restart is to be forgotten. */
+export function untilOf(storedAt: number, windowMs: number, env: Pick<Env, "mono" | "wall">): number {
+  return env.mono + Math.min(windowMs, Math.max(0, windowMs - (env.wall - storedAt)));
 }
 
 export class DedupeWindow {
   private readonly stream: number;
   private readonly windowMs: number;
-  private readonly known = new Map<string, Known>();
-  // In the order of commits, which is the order of `storedAt`.
+  private readonly known = new Map<string, Remembered>();
+  // In the order of commits, which is the order of `until`.
   private readonly expiries: Expiry[] = [];
 
-  constructor(stream: number, shelf: Shelf) {
+  constructor(stream: number, shelf: Shelf, env: Env) {
     this.stream = stream;
     this.windowMs = shelf.limits.dedupeMs;
     const stored = [...shelf.entries(entryKeys.dedupes(stream))].map(([key, bytes]) => ({
@@ -52,21 +64,21 @@ export class DedupeWindow {
     stored.sort(
       (a, b) => a.value.storedAt - b.value.storedAt || (a.value.names[0]?.[1] ?? 0) - (b.value.names[0]?.[1] ?? 0),
     );
-    for (const { key, value } of stored) this.remember(key, value);
+    for (const { key, value } of stored) this.remember(key, value, untilOf(value.storedAt, this.windowMs, env));
   }
 
   get size(): number {
     return this.known.size;
   }
 
-  /** When the oldest name may be forgotten, in wall time. */
+  /** When the oldest name may be forgotten. */
   get oldestExpiry(): number | undefined {
-    return this.expiries.length === 0 ? undefined : this.expiries[0].storedAt + this.windowMs;
+    return this.expiries[0]?.until;
   }
 
-  find(name: string, wall: number): Known | undefined {
+  find(name: string, now: number): Known | undefined {
     const known = this.known.get(name);
-    return known !== undefined && known.storedAt + this.windowMs > wall ? known : undefined;
+    return known !== undefined && known.until > now ? known : undefined;
   }
 
   /** The entry for one append, to be written in its commit. */
@@ -75,20 +87,20 @@ export class DedupeWindow {
   }
 
   /** The append is durable. */
-  add(placed: Placed, names: readonly Name[]): void {
-    this.remember(entryKeys.dedupe(this.stream, placed.offset), this.stored(placed, names));
+  add(placed: Placed, names: readonly Name[], now: number): void {
+    this.remember(entryKeys.dedupe(this.stream, placed.offset), this.stored(placed, names), now + this.windowMs);
   }
 
   /** Forgets what is over and gives the removals to write. */
-  expire(wall: number): Put[] {
+  expire(now: number): Put[] {
     let over = 0;
     const puts: Put[] = [];
-    while (over < this.expiries.length && this.expiries[over].storedAt + this.windowMs <= wall) {
+    while (over < this.expiries.length && this.expiries[over].until <= now) {
       const expiry = this.expiries[over++];
       puts.push([expiry.key, null]);
       for (const name of expiry.names) {
         // The same name may have been stored anew after its window ended.
-        if (this.known.get(name)?.storedAt === expiry.storedAt) this.known.delete(name);
+        if (this.known.get(name)?.until === expiry.until) this.known.delete(name);
       }
     }
     this.expiries.splice(0, over);
@@ -111,10 +123,10 @@ export class DedupeWindow {
     };
   }
 
-  private remember(key: string, stored: Stored): void {
-    for (const [name, offset, count, ts] of stored.names) {
-      this.known.set(name, { offset, count, storedAt: stored.storedAt, salt: stored.salt, ts: ts ?? undefined });
+  private remember(key: string, { storedAt, salt, names }: Stored, until: number): void {
+    for (const [name, offset, count, ts] of names) {
+      this.known.set(name, { offset, count, storedAt, salt, ts: ts ?? undefined, until });
     }
-    this.expiries.push({ key, storedAt: stored.storedAt, names: stored.names.map(([name]) => name) });
+    this.expiries.push({ key, until, names: names.map(([name]) => name) });
   }
 }

@@ -29,6 +29,9 @@ export const endReasons = {
   nack: noReason,
 } as const;
 
+/** The front is asked again after so long. */
+const askAgainMs = 1000;
+
 const leaveOutcomes = { unsubscribe: "unsubscribed", disconnect: "disconnected", shutdown: "shutdown" } as const;
 
 export class LeaseLedger {
@@ -208,6 +211,49 @@ export class LeaseLedger {
       return;
     }
     const member = this.holderOf(slot);
+    if (!member.stalled && ring.sequence[slot] > member.handed) {
+      this.defer(member, offset, slot, now + askAgainMs);
+      return;
+    }
+    this.lapse(member, offset, slot, now);
+  }
+
+  /**
+   * A front that is slower than the lease may not have handed the event on yet, and if the member leaves it never will: then no attempt
+   * was made. So the lease goes on until the front has answered. Nobody waits for that in vain, since what another member would be given
+   * instead goes the same way.
+   */
+  private defer(member: Member, offset: number, slot: number, until: number): void {
+    const { ring } = this;
+    ring.until[slot] = until;
+    ring.alarm[slot] = until;
+    this.deadlines.addAlone(offset, 1, until);
+    member.overdue.set(offset, until);
+    this.members.doubt(member);
+  }
+
+  /** Ends what waited to be known of; gives whether a lease ended. */
+  endOverdue(member: Member, now: number): boolean {
+    const { ring } = this;
+    let ended = false;
+    for (const [offset, until] of member.overdue) {
+      const slot = ring.slotOf(offset);
+      const held = slot >= 0 && ring.state[slot] === leaseState.leased && ring.holder[slot] === member.number;
+      // Extended, settled, or leased anew meanwhile.
+      if (!held || ring.until[slot] !== until) {
+        member.overdue.delete(offset);
+        continue;
+      }
+      if (!member.stalled && ring.sequence[slot] > member.handed) continue;
+      member.overdue.delete(offset);
+      this.lapse(member, offset, slot, now);
+      ended = true;
+    }
+    return ended;
+  }
+
+  private lapse(member: Member, offset: number, slot: number, now: number): void {
+    const { ring } = this;
     // What a stalled socket has not taken was never seen by the client: neither its attempt nor its lease counts.
     const counted = !(member.stalled && ring.sequence[slot] > member.written);
     const reason = endReasons.deadline;
@@ -426,6 +472,7 @@ export class LeaseLedger {
     for (const member of this.members.all()) {
       member.slots += member.leases;
       member.leases = 0;
+      member.overdue.clear();
       member.alone = -1;
     }
     this.keys.clear();

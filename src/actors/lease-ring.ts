@@ -55,7 +55,8 @@ export class LeaseRing {
   private readonly free: number[] = [];
   // Ids of the publishers' own making, as long as the event has a place.
   private readonly idOf = new Map<number, string>();
-  private readonly offsetOf = new Map<string, number>();
+  /** An id can be published again once its dedupe window is over, so several events may have it; rarely more than one does. */
+  private readonly offsetOf = new Map<string, number | readonly number[]>();
 
   constructor(unsettledMax: number) {
     let sizeMax = firstSize;
@@ -114,7 +115,8 @@ export class LeaseRing {
 
   name(offset: number, id: string): void {
     this.idOf.set(offset, id);
-    this.offsetOf.set(id, offset);
+    const others = this.find(id).filter((other) => other !== offset);
+    this.offsetOf.set(id, others.length === 0 ? offset : [...others, offset]);
   }
 
   /** The id that the publisher gave it, if it has a place. */
@@ -122,8 +124,11 @@ export class LeaseRing {
     return this.idOf.get(offset);
   }
 
-  find(id: string): number | undefined {
-    return this.offsetOf.get(id);
+  /** The events that have a place and were published under this id, in the order in which they came. */
+  find(id: string): readonly number[] {
+    const found = this.offsetOf.get(id);
+    if (found === undefined) return [];
+    return typeof found === "number" ? [found] : found;
   }
 
   /** The unsettled offsets below `to`, lowest first. */
@@ -157,7 +162,9 @@ export class LeaseRing {
     const id = this.idOf.get(offset);
     if (id === undefined) return;
     this.idOf.delete(offset);
-    if (this.offsetOf.get(id) === offset) this.offsetOf.delete(id);
+    const others = this.find(id).filter((other) => other !== offset);
+    if (others.length === 0) this.offsetOf.delete(id);
+    else this.offsetOf.set(id, others);
   }
 
   private evict(offset: number): void {

@@ -40,7 +40,7 @@ function settleEntry(
   env: Env,
 ): SettleResult {
   const { ring } = ledger;
-  const slot = slotOfId(ledger, partition, entry.id);
+  const slot = slotOfId(ledger, partition, { ...entry, member }, env);
   if (entry.lease === undefined) {
     if (slot < 0 || ring.holder[slot] !== member || !ledger.isHeld(slot)) return "stale";
   } else {
@@ -109,7 +109,7 @@ export function extendEntry(
   message: MessageOf<"extend">,
   env: Env,
 ): Failure | { readonly changed: boolean } {
-  const slot = slotOfId(ledger, partition, message.id);
+  const slot = slotOfId(ledger, partition, message, env);
   if (slot < 0) return failure("unknown_id", `no lease on ${message.id}`);
   if (message.lease === undefined) {
     if (ledger.ring.holder[slot] !== message.member || !ledger.isHeld(slot)) {
@@ -152,16 +152,28 @@ function extendSlot(ledger: LeaseLedger, slot: number, extendMs: number, env: En
   return ledger.isHeld(slot) && ledger.revive(ring.owner[slot], slot, until) ? "revived" : "lost";
 }
 
-/** A parsed id counts only if the record that it points to has that id. */
-function slotOfId(ledger: LeaseLedger, partition: number, id: string): number {
+/**
+ * The place of an event by its id. A parsed id counts only if the record that it points to has that id; where several events have the
+ * id, the one that the lease is on is meant or, without a lease, the one that the member holds.
+ */
+function slotOfId(
+  ledger: LeaseLedger,
+  partition: number,
+  { id, lease, member }: { readonly id: string; readonly lease?: string; readonly member: number },
+  env: Env,
+): number {
   const { ring } = ledger;
   const parts = parseId(id);
   if (parts !== undefined && parts.partition === partition) {
     const slot = ring.slotOf(parts.offset);
     if (slot >= 0 && ring.storedAt[slot] === parts.storedAt && ring.salt[slot] === parts.salt) return slot;
   }
-  const offset = ring.find(id);
-  return offset === undefined ? -1 : ring.slotOf(offset);
+  const slots = ring.find(id).map((offset) => ring.slotOf(offset));
+  if (slots.length < 2) return slots[0] ?? -1;
+  const meant = (slot: number) =>
+    slot >= 0 &&
+    (lease === undefined ? ring.holder[slot] === member && ledger.isHeld(slot) : names(ledger, slot, lease, env));
+  return slots.find(meant) ?? slots[slots.length - 1];
 }
 
 function names(ledger: LeaseLedger, slot: number, text: string, env: Env): boolean {

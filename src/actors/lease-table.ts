@@ -19,7 +19,7 @@ import { LeaseLedger } from "./lease-ledger.ts";
 import { leaseState } from "./lease-ring.ts";
 import { leaseSamples } from "./lease-samples.ts";
 import { extendEntry, extendRuns, settleEntries, settleRuns } from "./lease-settling.ts";
-import { Members } from "./members.ts";
+import { type Member, Members } from "./members.ts";
 import type { Answer, CursorState, GroupOptions, Message, MessageOf, Start, TopicRecord } from "./messages.ts";
 import { OrphanTableActor } from "./orphan-table.ts";
 
@@ -143,7 +143,11 @@ export class LeaseTableActor implements Actor {
         this.reply(ref, null);
         return;
       case "flow":
-        this.members.flow(message);
+        this.knownOf(this.members.flow(message), env);
+        this.reply(ref, null);
+        return;
+      case "handed":
+        this.knownOf(this.members.handed(message), env);
         this.reply(ref, null);
         return;
       case "settle": {
@@ -283,6 +287,11 @@ export class LeaseTableActor implements Actor {
     this.reply(ref, null, true);
   }
 
+  /** Something is known of what was delivered to a member. */
+  private knownOf(member: Member | undefined, env: Env): void {
+    if (member !== undefined && this.ledger.endOverdue(member, env.mono)) this.save();
+  }
+
   /** The end of the group, durably. */
   private remove(reason: Failure, env: Env): void {
     if (this.options === undefined) return;
@@ -413,6 +422,7 @@ export class LeaseTableActor implements Actor {
     }
     this.burial.request(env, effects);
     this.members.release(this.follows, effects);
+    this.members.askHanded(this.follows, effects);
     this.dispatch.request(env, effects);
     if (this.dispatch.moved) this.save();
     this.dispatch.moved = false;

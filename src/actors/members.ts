@@ -20,6 +20,10 @@ export interface Member {
   /** How many deliveries were made, and how many of them are known to have reached the socket. */
   sequence: number;
   written: number;
+  /** How many of them the front has handed to the socket, whether or not it took them, as far as known. */
+  handed: number;
+  /** Leases that would be over if that were known of them: by offset, until when it is awaited. */
+  readonly overdue: Map<number, number>;
   /** Live leases. */
   leases: number;
   /** Slots that the front wants back. */
@@ -40,6 +44,8 @@ export class Members {
   private turn = 0;
   private quota = 0;
   private readonly recalling = new Set<Member>();
+  /** With leases of which the front must be asked. */
+  private readonly doubtful = new Set<Member>();
   /** Gets nothing new until it is idle, and then an event that must be delivered alone. */
   reserved: Member | undefined;
 
@@ -71,6 +77,8 @@ export class Members {
       stalled: false,
       sequence: 0,
       written: 0,
+      handed: 0,
+      overdue: new Map(),
       leases: 0,
       recalled: 0,
       alone: -1,
@@ -90,6 +98,7 @@ export class Members {
     else if (at === this.turn) this.quota = 0;
     this.byNumber.delete(member.number);
     this.recalling.delete(member);
+    this.doubtful.delete(member);
     if (this.reserved === member) this.reserved = undefined;
   }
 
@@ -97,6 +106,7 @@ export class Members {
     this.order = [];
     this.byNumber.clear();
     this.recalling.clear();
+    this.doubtful.clear();
     this.reserved = undefined;
   }
 
@@ -169,12 +179,32 @@ export class Members {
     this.recalling.add(member);
   }
 
-  flow(message: MessageOf<"flow">): void {
+  flow(message: MessageOf<"flow">): Member | undefined {
     const member = this.get(message.member);
-    if (member === undefined) return;
+    if (member === undefined) return undefined;
     member.open = message.open;
     member.stalled = message.stalled;
     member.written = Math.max(member.written, message.written);
+    member.handed = Math.max(member.handed, message.written);
+    return member;
+  }
+
+  handed(message: MessageOf<"handed">): Member | undefined {
+    const member = this.get(message.member);
+    if (member !== undefined) member.handed = Math.max(member.handed, message.handed);
+    return member;
+  }
+
+  doubt(member: Member): void {
+    this.doubtful.add(member);
+  }
+
+  /** Asks the front of those whose leases are overdue. */
+  askHanded(stream: number, effects: Effect[]): void {
+    for (const member of this.doubtful) {
+      effects.push({ type: "signal", signal: { type: "overdue", member: member.number, stream } });
+    }
+    this.doubtful.clear();
   }
 
   /** What is free of the slots that were called back. */

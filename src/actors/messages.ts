@@ -197,6 +197,8 @@ export type GroupMessage =
       readonly stalled: boolean;
       readonly written: number;
     }
+  /** The answer to `overdue`: how many of the events delivered to this member from here were handed to its socket. */
+  | { readonly type: "handed"; readonly member: number; readonly handed: number }
   | { readonly type: "settle"; readonly member: number; readonly entries: readonly SettleEntry[] }
   | {
       readonly type: "settleRuns";
@@ -464,6 +466,7 @@ export interface Answers {
   grant: null;
   recall: null;
   flow: null;
+  handed: null;
   settle: { readonly results: readonly SettleResult[] | null };
   settleRuns: RunsSettled;
   extend: null;
@@ -505,5 +508,7 @@ export type Signal =
       readonly bytes: boolean;
     }
   | { readonly type: "release"; readonly member: number; readonly stream: number; readonly slots: number }
+  /** A lease has come to its end, and whether its event was handed to the socket is not known here: asks for `handed`. */
+  | { readonly type: "overdue"; readonly member: number; readonly stream: number }
   /** The subscription is over: its group or topic was removed. */
   | { readonly type: "ended"; readonly member: number; readonly stream: number; readonly failure: Failure };

@@ -46,21 +46,23 @@ export class PartitionActor implements Actor {
   private removals: Put[] = [];
   private nextTag = 1;
   private wakeAt: number | undefined;
+  private believed: { readonly wall: number; readonly mono: number };
   private readonly appends = new Map<number, Append>();
   private readonly pendingNames = new Map<string, { readonly append: Append; readonly name: Name }>();
 
   static start(stream: number, shelf: Shelf, env: Env): { actor: PartitionActor; effects: readonly Effect[] } {
-    const actor = new PartitionActor(stream, shelf);
+    const actor = new PartitionActor(stream, shelf, env);
     return { actor, effects: actor.plan(env) };
   }
 
-  private constructor(stream: number, shelf: Shelf) {
+  private constructor(stream: number, shelf: Shelf, env: Env) {
     this.stream = stream;
     this.shelf = shelf;
     const entry = shelf.entry(entryKeys.partition(stream));
     this.record = entry === undefined ? undefined : entryValue<TopicRecord>(entry);
-    this.dedupe = new DedupeWindow(stream, shelf);
-    this.producers = new Producers(stream, shelf);
+    this.dedupe = new DedupeWindow(stream, shelf, env);
+    this.producers = new Producers(stream, shelf, env);
+    this.believed = { wall: env.wall, mono: env.mono };
     this.reader = new PartitionReader(stream, () => this.nextTag++);
   }
 
@@ -95,16 +97,17 @@ export class PartitionActor implements Actor {
   }
 
   persist(placed: readonly Placed[], env: Env): readonly Put[] {
-    const puts = [...this.dedupe.expire(env.wall), ...this.removals];
+    const puts = [...this.dedupe.expire(env.mono), ...this.removals];
     this.removals = [];
     for (const place of placed) {
       const append = this.appends.get(place.tag);
       // Nothing is remembered of what came before a partition was dropped and is stored with its end.
       if (append === undefined || this.dropped) continue;
       if (append.names.length > 0) puts.push(this.dedupe.put(place, append.names));
-      if (append.ordered !== undefined) this.producers.place(append.ordered, place, append.ordered.name.count);
+      if (append.ordered !== undefined)
+        this.producers.place(append.ordered, place, append.ordered.name.count, env.mono);
     }
-    this.producers.expire(env.wall);
+    this.producers.expire(env.mono);
     puts.push(...this.producers.puts());
     if (this.recordChanged && this.record !== undefined) {
       puts.push([entryKeys.partition(this.stream), entryBytes(this.record)]);
@@ -156,13 +159,13 @@ export class PartitionActor implements Actor {
     const pending = this.pendingNames.get(name.name);
     if (pending !== undefined) return this.append(undefined, [], [{ kind: "pending", index: 0, ...pending }], ref, env);
     const ordered = batch.order !== undefined;
-    const known = ordered ? this.producers.find(batch) : this.dedupe.find(name.name, env.wall);
+    const known = ordered ? this.producers.find(batch) : this.dedupe.find(name.name, env.mono);
     if (known !== undefined) return [reply(ref, this.published([knownRun(0, known)]))];
     if (!ordered) return this.append(pack, [name], wholePack(pack), ref, env);
     const stranger = this.producers.last(batch.producer) === undefined;
     const fault = this.orderFault(batch) ?? (stranger ? this.crowded(1, env) : undefined);
     if (fault !== undefined) return [reply(ref, fault)];
-    this.producers.take(batch, env.wall);
+    this.producers.take(batch, env.mono);
     return this.append(pack, [], wholePack(pack), ref, env, { ...batch, name });
   }
 
@@ -183,7 +186,7 @@ export class PartitionActor implements Actor {
     const { size } = this.dedupe;
     if (size + this.producers.size + this.pendingNames.size + names <= this.shelf.limits.dedupeEntriesMax)
       return undefined;
-    const wait = Math.max(1, (this.dedupe.oldestExpiry ?? env.wall + 1000) - env.wall);
+    const wait = Math.max(1, (this.dedupe.oldestExpiry ?? env.mono + 1000) - env.mono);
     return failure("overloaded", "too many ids to remember within the dedupe window", Math.ceil(wait));
   }
 
@@ -231,13 +234,13 @@ export class PartitionActor implements Actor {
     const repeated = fresh === undefined && batch.seq <= (this.producers.last(batch.producer) ?? -1);
     const fault = repeated ? undefined : this.orderFault(batch);
     if (fault !== undefined) return [reply(ref, fault)];
-    if (!repeated) this.producers.take(batch, env.wall);
+    if (!repeated) this.producers.take(batch, env.mono);
     const name: Name = { name: batchName(batch), index: 0, count: 0, ts: undefined };
     return this.append(fresh, names, stretches, ref, env, { ...batch, name });
   }
 
   private stretchOf(name: string, index: number, env: Env): Stretch | undefined {
-    const known = this.dedupe.find(name, env.wall);
+    const known = this.dedupe.find(name, env.mono);
     if (known !== undefined) return { kind: "known", index, known };
     const pending = this.pendingNames.get(name);
     return pending === undefined ? undefined : { kind: "pending", index, ...pending };
@@ -299,7 +302,7 @@ export class PartitionActor implements Actor {
       if (append === undefined) continue;
       this.appends.delete(place.tag);
       for (const name of pendingOf(append)) this.pendingNames.delete(name.name);
-      if (append.names.length > 0) this.dedupe.add(place, append.names);
+      if (append.names.length > 0) this.dedupe.add(place, append.names, env.mono);
       for (const waiter of append.waiting) effects.push(...waiter.settle(place));
     }
     if (effects.length > 0 && this.wakeAt === undefined) effects.push(...this.plan(env));
@@ -345,20 +348,30 @@ export class PartitionActor implements Actor {
     this.wakeAt = undefined;
     if (this.dropped) return [{ type: "stop" }];
     const effects: Effect[] = [];
-    const removals = this.dedupe.expire(env.wall);
+    const removals = this.dedupe.expire(env.mono);
     this.removals.push(...removals);
-    if (this.producers.expire(env.wall) || removals.length > 0) effects.push({ type: "persist" });
+    if (this.producers.expire(env.mono) || removals.length > 0) effects.push({ type: "persist" });
     const { retention } = this.record?.settings ?? {};
     const head = this.shelf.head(this.stream);
     if (retention !== undefined && head !== undefined && head.end > head.start) {
       const start = this.shelf.pruneTo(this.stream, {
-        ...(retention.ageMs === undefined ? {} : { storedBefore: env.wall - retention.ageMs }),
+        ...(retention.ageMs === undefined ? {} : { storedBefore: this.believedWall(env) - retention.ageMs }),
         ...(retention.bytes === undefined ? {} : { bytesMax: retention.bytes }),
       });
       if (start > head.start) effects.push({ type: "trim", stream: this.stream, start });
     }
     effects.push(...this.plan(env));
     return effects;
+  }
+
+  /**
+   * What is deleted cannot be had back, so a wall clock that was set forward is believed only as fast as time passes once more: a
+   * wrong one can be put right before all is gone, and a right one (after a machine slept) is believed in the end.
+   */
+  private believedWall({ wall, mono }: Env): number {
+    const before = this.believed;
+    this.believed = { wall: Math.min(wall, before.wall + 2 * (mono - before.mono)), mono };
+    return this.believed.wall;
   }
 
   private info() {

@@ -2,8 +2,8 @@
 // remembered, however much it publishes: one small entry of the state, replaced in the commit that stores a batch, and removed when
 // nothing came for a whole dedupe window. A number that is not above the last one and no longer remembered is refused, not stored.
 
-import type { Known } from "./dedupe.ts";
-import type { Placed, Put, Shelf } from "./effects.ts";
+import { type Known, untilOf } from "./dedupe.ts";
+import type { Env, Placed, Put, Shelf } from "./effects.ts";
 import { entryBytes, entryKeys, entryValue } from "./entries.ts";
 
 /** How many batches a producer may have unanswered. */
@@ -19,7 +19,8 @@ type Recent = readonly [seq: number, offset: number, count: number, storedAt: nu
 interface Producer {
   /** The highest number taken, which may be under way. */
   readonly last: number;
-  readonly usedAt: number;
+  /** In monotonic time, when it is forgotten unless something comes. */
+  readonly until: number;
   readonly recent: readonly Recent[];
 }
 
@@ -30,16 +31,16 @@ export class Producers {
   private readonly known = new Map<string, Producer>();
   private readonly changed = new Set<string>();
 
-  constructor(stream: number, shelf: Shelf) {
+  constructor(stream: number, shelf: Shelf, env: Env) {
     this.stream = stream;
     this.windowMs = shelf.limits.dedupeMs;
     const prefix = entryKeys.producers(stream);
     const stored = [...shelf.entries(prefix)].map(([key, bytes]): [string, Producer] => {
       const recent = entryValue<Recent[]>(bytes);
-      const [last, , , usedAt] = recent[recent.length - 1];
-      return [key.slice(prefix.length), { last, usedAt, recent }];
+      const [last, , , storedAt] = recent[recent.length - 1];
+      return [key.slice(prefix.length), { last, until: untilOf(storedAt, this.windowMs, env), recent }];
     });
-    stored.sort(([, a], [, b]) => a.usedAt - b.usedAt);
+    stored.sort(([, a], [, b]) => a.until - b.until);
     for (const [name, producer] of stored) this.known.set(name, producer);
   }
 
@@ -61,21 +62,21 @@ export class Producers {
   }
 
   /** The batch is on its way into the log, or all of it is known there. */
-  take({ producer, seq }: OrderedBatch, wall: number): void {
+  take({ producer, seq }: OrderedBatch, now: number): void {
     const before = this.known.get(producer);
     this.known.delete(producer);
-    this.known.set(producer, { last: seq, usedAt: wall, recent: before?.recent ?? [] });
+    this.known.set(producer, { last: seq, until: now + this.windowMs, recent: before?.recent ?? [] });
   }
 
   /** In the commit that is being built the batch has got this place; `puts` follows. */
-  place({ producer, seq }: OrderedBatch, { offset, storedAt, salt }: Placed, count: number): void {
+  place({ producer, seq }: OrderedBatch, { offset, storedAt, salt }: Placed, count: number, now: number): void {
     const before = this.known.get(producer);
     const recent: Recent[] = [
       ...(before?.recent ?? []).slice(1 - recentBatchesMax),
       [seq, offset, count, storedAt, salt],
     ];
     this.known.delete(producer);
-    this.known.set(producer, { last: before?.last ?? seq, usedAt: storedAt, recent });
+    this.known.set(producer, { last: before?.last ?? seq, until: now + this.windowMs, recent });
     this.changed.add(producer);
   }
 
@@ -90,9 +91,9 @@ export class Producers {
   }
 
   /** Forgets who has been silent for long. */
-  expire(wall: number): boolean {
-    for (const [name, { usedAt }] of this.known) {
-      if (usedAt + this.windowMs > wall) break;
+  expire(now: number): boolean {
+    for (const [name, { until }] of this.known) {
+      if (until > now) break;
       this.forget(name);
     }
     return this.changed.size > 0;

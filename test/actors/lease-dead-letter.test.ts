@@ -3,7 +3,7 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { decodeCursor } from "../../src/actors/cursor.ts";
-import { entryBytes, entryKeys } from "../../src/actors/entries.ts";
+import { entryKeys } from "../../src/actors/entries.ts";
 import { failure } from "../../src/protocol/failure.ts";
 import { deadRecord, deadStream, LeaseHarness, record } from "../support/lease-harness.ts";
 
@@ -211,17 +211,28 @@ test("the reason says how the last attempt ended, and is bounded", () => {
   assert.is(long, "☃".repeat(341));
 });
 
-test("the catalog is asked once, and the partition of the dead letters told before the first append", () => {
+test("the catalog is asked once, and the partition of the dead letters opened before the first append", () => {
   const h = dying();
   h.publish({}, {}, {});
   const got = h.take();
   h.nack(got[0]);
   assert.equal(h.asked, [{ type: "deadLetter", topicId: 7, group: "g" }]);
-  assert.equal(h.told, [{ cell: `partition/${deadStream}`, message: { type: "open", record: deadRecord } }]);
-  h.entries.set(entryKeys.partition(deadStream), entryBytes(deadRecord));
+  assert.equal(h.opened, [{ cell: `partition/${deadStream}`, message: { type: "open", record: deadRecord } }]);
   h.nack(got[1]);
   h.nack(got[2]);
-  assert.equal([h.asked.length, h.told.length, h.buried.length], [1, 1, 3]);
+  assert.equal([h.asked.length, h.opened.length, h.buried.length], [1, 1, 3]);
+});
+
+test("G6: nothing is moved to a partition of dead letters that could not be opened", () => {
+  const h = dying();
+  h.openFailure = failure("internal", "the partition failed on this request");
+  h.publish({});
+  h.nack(h.take()[0]);
+  h.pass(999);
+  assert.equal([h.opened.length, h.buried.length, h.cursor().floor], [1, 0, 0]);
+  h.openFailure = undefined;
+  h.pass(1);
+  assert.equal([h.opened.length, h.buried.length, h.cursor().floor], [2, 1, 1]);
 });
 
 test("when the dead-letter topic was deleted, the catalog is asked for the new one", () => {
@@ -229,11 +240,12 @@ test("when the dead-letter topic was deleted, the catalog is asked for the new o
   h.publish({}, {});
   const got = h.take();
   h.nack(got[0]);
+  h.entries.delete(entryKeys.partition(deadStream));
   const anew = { ...deadRecord, id: 12 };
   h.deadLetterAnswer = anew;
   h.nack(got[1]);
   assert.is(h.asked.length, 2);
-  assert.equal(h.told.at(-1)?.message, { type: "open", record: anew });
+  assert.equal(h.opened.at(-1)?.message, { type: "open", record: anew });
   assert.is(h.buried[1].stream, 12 * 64 + 3);
 });
 

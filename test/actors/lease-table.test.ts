@@ -614,6 +614,32 @@ test("G7: an event under an id of the publisher's own is acked by it", () => {
   assert.is(h.take()[0].id, "a");
 });
 
+test("G7: of two events under one id, stored a dedupe window apart, the one that the lease is on is settled", () => {
+  const h = new LeaseHarness();
+  h.member(1);
+  h.publish({ id: "a" }, {}, { id: "a" });
+  const [first, , second] = h.take();
+  assert.is(h.ack(first), null);
+  assert.is(h.cursor().floor, 1);
+  assert.is(h.ack(second), null);
+  assert.equal(h.cursor().ranges, [[2, 3]]);
+  assert.is(h.ack(first), "stale");
+});
+
+test("G7: without a lease, of two events under one id the one that the member holds is settled", () => {
+  const h = new LeaseHarness();
+  h.member(1, { slots: 1 });
+  h.member(2, { slots: 1 });
+  h.publish({ id: "a" }, { id: "a" });
+  const [first, second] = h.take();
+  assert.equal([first.member, second.member], [1, 2]);
+  assert.is(h.extend(first, 5000, false), null);
+  assert.is(h.ack(first, { named: false }), null);
+  assert.is(h.cursor().floor, 1);
+  assert.is(h.ack(second, { named: false }), null);
+  assert.is(h.cursor().floor, 2);
+});
+
 test("G7: a lease of before a crash never counts after it", () => {
   const h = new LeaseHarness();
   h.member(1);

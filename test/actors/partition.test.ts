@@ -77,7 +77,7 @@ test("opening is durable, idempotent and remembered over a restart", () => {
 test("an id published again within the window is answered with the first and stored once", () => {
   const stage = opened();
   const first = stage.answer<Published>(publish(packOf({ payload: "a", id: "x" })));
-  stage.wall += 1000;
+  stage.pass(1000);
   const again = stage.answer<Published>(publish(packOf({ payload: "b", id: "x" })));
   assert.equal(again.runs, [{ ...first.runs[0], duplicate: { ts: first.runs[0].storedAt } }]);
   assert.equal(payloads(stage), ['"a"']);
@@ -87,13 +87,41 @@ test("ids are remembered over a restart and forgotten after the window", () => {
   const stage = opened();
   stage.answer(publish(packOf({ payload: "a", id: "x", ts: 42 })));
   restart(stage);
-  stage.wall += 119_000;
+  stage.pass(119_000);
   assert.equal(stage.answer<Published>(publish(packOf({ payload: "b", id: "x" }))).runs[0].duplicate, { ts: 42 });
-  stage.wall += 1_000;
+  stage.pass(1_000);
   assert.is(stage.answer<Published>(publish(packOf({ payload: "c", id: "x" }))).runs[0].duplicate, undefined);
   assert.equal(payloads(stage), ['"a"', '"c"']);
   const kept = [...stage.state.keys()].filter((key) => key.startsWith("dedupe/"));
   assert.equal(kept, [`dedupe/${stream}/1`], "the first entry is removed");
+});
+
+test("a wall clock that is set forth or back neither ends the window nor lengthens it", () => {
+  for (const step of [3_600_000, -3_600_000]) {
+    const stage = opened();
+    stage.answer(publish(packOf({ payload: "a", id: "x" })));
+    stage.answer(ordered(0, "rising"));
+    stage.wall += step;
+    stage.pass(119_999);
+    stage.wake();
+    assert.ok(stage.answer<Published>(publish(packOf({ payload: "b", id: "x" }))).runs[0].duplicate);
+    assert.ok(stage.answer<Published>(ordered(0, "rising")).runs[0].duplicate);
+    stage.pass(1);
+    stage.wake();
+    assert.is(stage.answer<Published>(publish(packOf({ payload: "c", id: "x" }))).runs[0].duplicate, undefined);
+    assert.is(stage.answer<Published>(ordered(0, "rising")).runs[0].duplicate, undefined);
+  }
+});
+
+test("over a restart with a clock that was set back, what is left of the window is at most the whole", () => {
+  const stage = opened();
+  stage.answer(publish(packOf({ payload: "a", id: "x" })));
+  stage.wall -= 3_600_000;
+  restart(stage);
+  stage.pass(119_999);
+  assert.ok(stage.answer<Published>(publish(packOf({ payload: "b", id: "x" }))).runs[0].duplicate);
+  stage.pass(1);
+  assert.is(stage.answer<Published>(publish(packOf({ payload: "c", id: "x" }))).runs[0].duplicate, undefined);
 });
 
 test("a repetition while the first is being stored waits for it", () => {
@@ -227,11 +255,11 @@ test("of a producer the last eight batches are remembered in one entry, until it
   }
   assert.is(stage.answer<Failure>(ordered(11, "rising")).code, "publish_failed");
   assert.is(payloads(stage).length, 20);
-  stage.wall += 119_999;
+  stage.pass(119_999);
   stage.wake();
   stage.answer(ordered(19, "rising"));
   assert.equal(entriesOf(stage, "producer"), [`producer/${stream}/p`]);
-  stage.wall += 1;
+  stage.pass(1);
   stage.wake();
   stage.commit();
   assert.equal(entriesOf(stage, "producer"), []);
@@ -242,7 +270,7 @@ test("of a producer the last eight batches are remembered in one entry, until it
 test("a batch that lasts longer than the window to be stored is remembered all the same", () => {
   const stage = opened();
   stage.ask(ordered(0, "rising"));
-  stage.wall += 130_000;
+  stage.pass(130_000);
   stage.wake();
   stage.commit();
   assert.is(stage.answer<Published>(ordered(0, "rising")).runs[0].count, 1);
@@ -255,7 +283,7 @@ test("events under ids in a batch are stored once by their ids, whoever brings t
   const named = (producer: string, seq: number, order: "rising" | "chained", ids: string[]) =>
     publish(packOf(...ids.map((id) => ({ payload: `${producer}${id}`, id }))), { batch: { producer, seq, order } });
   stage.answer(named("p", 0, "rising", ["a", "b"]));
-  stage.wall += 10;
+  stage.pass(10);
   const { runs } = stage.answer<Published>(named("q", 0, "rising", ["b", "c"]));
   assert.equal(
     runs.map(({ offset, duplicate }) => [offset, duplicate]),
@@ -302,7 +330,7 @@ test("the names to remember are bounded, and the answer says how long to wait", 
   const ids = (from: number) => packOf(...Array.from({ length: 500 }, (_, i) => ({ payload: i, id: `${from + i}` })));
   stage.answer(publish(ids(0)));
   stage.answer(publish(ids(500)));
-  stage.wall += 20_000;
+  stage.pass(20_000);
   const refused = stage.answer<Failure>(publish(ids(1000)));
   assert.equal([refused.code, refused.retry_after_ms], ["overloaded", 100_000]);
   assert.is(stage.answer<Published>(publish(packOf({ payload: 1 }))).runs[0].offset, 1000, "without an id all goes on");
@@ -413,6 +441,22 @@ test("retention moves the start when the time has come, and a partition without 
   stage.wake();
   assert.is(stage.start, 1);
   assert.is.not(stage.wakeAt, undefined, "and looks again later");
+});
+
+test("retention believes a wall clock that was set forward only as fast as time passes once more", () => {
+  const stage = opened({ retention: { ageMs: 1000 } });
+  stage.answer(publish(packOf({ payload: 0 })));
+  const before = stage.wall;
+  stage.wall += 30_000;
+  const looks = [10_000, 10_000, 10_000, 10_000].map((ms) => {
+    stage.pass(ms);
+    stage.wake();
+    return (stage.storedBefore ?? 0) + 1000 - before;
+  });
+  assert.equal(looks, [20_000, 40_000, 60_000, 70_000]);
+  stage.wall -= 30_000;
+  stage.wake();
+  assert.is((stage.storedBefore ?? 0) + 1000 - before, 40_000, "and one that was set back at once");
 });
 
 test("dropping removes every entry and the events, and the partition is unknown from then on", () => {

@@ -1,7 +1,6 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { RangeSet } from "../../src/actors/range-set.ts";
-import { Dice } from "../support/dice.ts";
 
 function of(...ranges: [number, number][]): RangeSet {
   const set = new RangeSet();
@@ -51,42 +50,6 @@ test("the next offset inside and outside is found", () => {
   );
   assert.equal([set.first, set.firstEnd], [2, 4]);
   assert.is(new RangeSet().first, Number.POSITIVE_INFINITY);
-});
-
-test("whatever is added and removed, it holds what a plain set holds", () => {
-  const dice = new Dice(7);
-  for (let round = 0; round < 200; round++) {
-    const set = new RangeSet();
-    const model = new Set<number>();
-    for (let step = 0; step < 30; step++) {
-      const from = dice.below(40);
-      const to = from + dice.below(6);
-      if (dice.chance(60)) {
-        set.add(from, to);
-        for (let i = from; i < to; i++) model.add(i);
-      } else {
-        let removed = 0;
-        for (let i = from; i < to; i++) if (model.delete(i)) removed++;
-        assert.is(set.remove(from, to), removed);
-      }
-      const held = [...model].sort((a, b) => a - b);
-      assert.equal(
-        [...set].flatMap(([start, end]) => Array.from({ length: end - start }, (_, i) => start + i)),
-        held,
-      );
-      assert.is(set.size, held.length);
-      const ranges = [...set];
-      for (let i = 1; i < ranges.length; i++) assert.ok(ranges[i - 1][1] < ranges[i][0], "ranges touch");
-      for (let i = 0; i < 48; i++) {
-        assert.is(set.has(i), model.has(i));
-        assert.is(set.nextIn(i), held.find((offset) => offset >= i) ?? Number.POSITIVE_INFINITY);
-        assert.is(set.countIn(i, i + 5), held.filter((offset) => offset >= i && offset < i + 5).length);
-        let out = i;
-        while (model.has(out)) out++;
-        assert.is(set.nextOut(i), out);
-      }
-    }
-  }
 });
 
 test.run();

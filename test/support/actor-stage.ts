@@ -38,6 +38,8 @@ export class Stage {
   wakeAt: number | undefined;
   start = 0;
   pruneTo = 0;
+  /** What retention asked for last. */
+  storedBefore: number | undefined;
   /** What the index of keys says in place of what is stored. */
   indexOnly: { key: string; offset: number }[] | undefined;
   private actor!: Actor;
@@ -55,7 +57,10 @@ export class Stage {
     head: () => ({ start: this.start, end: this.end, lastStoredAt: this.blocks.at(-1)?.storedAt ?? 0, bytes: 0 }),
     entry: (key) => this.state.get(key),
     entries: (prefix) => [...this.state].filter(([key]) => key.startsWith(prefix)),
-    pruneTo: () => this.pruneTo,
+    pruneTo: (_stream, { storedBefore }) => {
+      this.storedBefore = storedBefore;
+      return this.pruneTo;
+    },
   };
 
   get end(): number {
@@ -73,6 +78,11 @@ export class Stage {
     this.held = [];
     this.persists = false;
     this.perform(effects);
+  }
+
+  pass(ms: number): void {
+    this.mono += ms;
+    this.wall += ms;
   }
 
   /** Sends a request and gives its reference; the answer is in `answers` once it left. */

@@ -91,6 +91,10 @@ export class LeaseHarness {
   start = 0;
   delayReads = false;
   holdCommits = false;
+  /** A front that comes to nothing: what is sent to it waits for `frontGoesOn`. Tests see in `got` what has left the table. */
+  frontHangs = false;
+  private readonly onTheWay: Signal[] = [];
+  private readonly handed = new Map<number, number>();
   /** `ask` gives also an answer that has not left yet, instead of committing for it. */
   peek = false;
   /** What the catalog answers; undefined: nothing yet. */
@@ -104,7 +108,10 @@ export class LeaseHarness {
   readonly timeline: (Got | PackView | CommitMark)[] = [];
   readonly frames: { member: number; frames: number; bytes: number }[] = [];
   readonly answers = new Map<number, Answer>();
-  readonly told: { readonly cell: string; readonly message: Message }[] = [];
+  /** Partitions of dead letters that were to be opened. */
+  readonly opened: { readonly cell: string; readonly message: Message }[] = [];
+  /** Why they cannot be; undefined: they can. */
+  openFailure: Failure | undefined;
   readonly asked: Message[] = [];
   /** What each commit appended to the dead letters, together with the cursor of that commit. */
   readonly buried: { readonly pack: PackView; readonly stream: number; readonly cursor: Uint8Array | undefined }[] = [];
@@ -300,6 +307,7 @@ export class LeaseHarness {
   }
 
   tell(message: Message | Notice): void {
+    if (message.type === "join") this.handed.delete(message.member);
     this.receive(message, 0);
   }
 
@@ -475,11 +483,15 @@ export class LeaseHarness {
         case "signal":
           this.signals.push(effect.signal);
           if (effect.signal.type === "events") this.unpack(effect.signal);
-          break;
-        case "tell":
-          this.told.push({ cell: effect.to.cell, message: effect.message });
+          if (this.frontHangs) this.onTheWay.push(effect.signal);
+          else this.front(effect.signal);
           break;
         case "ask":
+          if (effect.message.type === "open") {
+            this.opened.push({ cell: effect.to.cell, message: effect.message });
+            this.answerOpen(effect.message, effect.tag);
+            break;
+          }
           this.asked.push(effect.message);
           if (this.deadLetterAnswer === undefined) this.asks.push(effect);
           else this.tell({ type: "answer", tag: effect.tag, answer: this.deadLetterAnswer });
@@ -517,6 +529,23 @@ export class LeaseHarness {
     this.boot();
   }
 
+  /** The partition has its record stored before it answers. */
+  private answerOpen({ record }: MessageOf<"open">, tag: number): void {
+    const number = record.shards.lastIndexOf(shard);
+    const answer: Answer<"open"> = this.openFailure ?? {
+      start: 0,
+      end: 0,
+      lastStoredAt: 0,
+      bytes: 0,
+      groups: [],
+      durability: "memory",
+    };
+    if (this.openFailure === undefined) {
+      this.entries.set(entryKeys.partition(streamOf(record.id, number)), entryBytes(record));
+    }
+    this.tell({ type: "answer", tag, answer });
+  }
+
   private answerRead({ tag, from, to, bytesMax }: EffectOf<"read">): void {
     if (this.failReads !== undefined) {
       const reason = this.failReads;
@@ -540,6 +569,20 @@ export class LeaseHarness {
   answerFind({ tag, ts }: EffectOf<"findTs">): void {
     const block = this.blocks.find((candidate) => candidate.storedAt >= ts);
     this.tell({ type: "found", tag, offset: block?.firstOffset ?? this.end });
+  }
+
+  frontGoesOn(): void {
+    this.frontHangs = false;
+    for (const signal of this.onTheWay.splice(0)) this.front(signal);
+  }
+
+  /** As much of a front as the table talks to by itself. */
+  private front({ type, member, ...signal }: Signal): void {
+    const { handed } = this;
+    if (type === "events") handed.set(member, (handed.get(member) ?? 0) + (signal as { count: number }).count);
+    if (type !== "overdue") return;
+    this.queue.push({ message: { type: "handed", member, handed: handed.get(member) ?? 0 }, ref: 0 });
+    this.work();
   }
 
   private unpack(signal: Extract<Signal, { type: "events" }>): void {
