@@ -35,10 +35,16 @@ export interface Config {
 /** Not settable by the environment; tests make them small. */
 export interface Limits {
   readonly connectionsMax: number;
+  /** TCP connections on all ports together, WebSockets included: each is a file descriptor, and the log needs some as well. */
+  readonly socketsMax: number;
+  /** Requests on one HTTP connection that wait behind the one being answered. */
+  readonly pipelinedMax: number;
   readonly subscriptionsPerConnectionMax: number;
   /** Requests of one connection that wait for their answer. */
   readonly pendingPerConnectionMax: number;
   readonly authMs: number;
+  /** What a connection may send before it has shown who it is. */
+  readonly unauthedBytesMax: number;
   readonly unsentBytesMax: number;
   readonly stalledMs: number;
   readonly pingMs: number;
@@ -54,18 +60,25 @@ export interface Limits {
   readonly askMs: number;
   readonly drainMs: number;
   readonly httpBodyBytesMax: number;
+  /** Of the answers to replays that are being gathered or have not been taken. */
+  readonly replayHeldBytesMax: number;
   readonly batchEventsMax: number;
   readonly segmentBytes: number;
   readonly workerHeapMb: number | undefined;
+  /** A worker that gives no sign of life for so long is ended. */
+  readonly workerStuckMs: number;
 }
 
 const mebibyte = 1_048_576;
 
 const defaultLimits: Limits = {
   connectionsMax: 10_000,
+  socketsMax: 11_000,
+  pipelinedMax: 16,
   subscriptionsPerConnectionMax: 1000,
   pendingPerConnectionMax: 10_000,
   authMs: 10_000,
+  unauthedBytesMax: 65_536,
   unsentBytesMax: mebibyte,
   stalledMs: 60_000,
   pingMs: 20_000,
@@ -81,9 +94,11 @@ const defaultLimits: Limits = {
   askMs: 10_000,
   drainMs: 10_000,
   httpBodyBytesMax: 1_000_000,
+  replayHeldBytesMax: 128 * mebibyte,
   batchEventsMax: 10_000,
   segmentBytes: 64 * mebibyte,
   workerHeapMb: undefined,
+  workerStuckMs: 30_000,
 };
 
 // --------------------------------------------------------------------------------------------------------------- settings

@@ -46,9 +46,12 @@ test("an empty environment gives the documented defaults", () => {
     logLevel: "info",
     limits: {
       connectionsMax: 10_000,
+      socketsMax: 11_000,
+      pipelinedMax: 16,
       subscriptionsPerConnectionMax: 1000,
       pendingPerConnectionMax: 10_000,
       authMs: 10_000,
+      unauthedBytesMax: 65_536,
       unsentBytesMax: 1_048_576,
       stalledMs: 60_000,
       pingMs: 20_000,
@@ -63,9 +66,11 @@ test("an empty environment gives the documented defaults", () => {
       askMs: 10_000,
       drainMs: 10_000,
       httpBodyBytesMax: 1_000_000,
+      replayHeldBytesMax: 134_217_728,
       batchEventsMax: 10_000,
       segmentBytes: 67_108_864,
       workerHeapMb: undefined,
+      workerStuckMs: 30_000,
     },
   });
 });

@@ -238,6 +238,12 @@ export class Budgets {
     return budget;
   }
 
+  /** The topic is deleted, and its number will not come again. */
+  forget(topicId: number): void {
+    this.topics.get(topicId)?.end();
+    this.topics.delete(topicId);
+  }
+
   private make(name: string, rate: Rate | "off", setting: string): Budget {
     const { system, clock } = this.options;
     return new Budget({ system, clock, name, rate, setting });

@@ -15,12 +15,13 @@ import type { Hall } from "./hall.ts";
 import { createHttp } from "./http.ts";
 import type { InsideEvents, InsideWire } from "./inside.ts";
 import type { Listening } from "./listening.ts";
-import { Corks } from "./outlet.ts";
+import { Corks, type Peer, type Pipe } from "./outlet.ts";
 import { Publishing } from "./publishing.ts";
 import { Router } from "./router.ts";
-import { type HttpHandler, Server } from "./server.ts";
+import { type Heard, type HttpHandler, Server } from "./server.ts";
 import { Settling } from "./settling.ts";
 import { Members } from "./subscription.ts";
+import { Turns } from "./turns.ts";
 
 export interface FrontOptions {
   readonly config: Config;
@@ -45,6 +46,8 @@ export interface Front {
    * cannot be had.
    */
   listen(options?: { readonly ports?: boolean }): Promise<readonly Listening[]>;
+  /** A connection from outside that came another way than over a port of ours. */
+  accept(peer: Peer, pipe: Pipe): Heard;
   /** A connection that stays in the process, with all rights. */
   connectInside(events: InsideEvents): InsideWire;
   /**
@@ -63,8 +66,9 @@ export function createFront(options: FrontOptions): Front {
   const { config, system, clock, log, auth, guarded } = options;
   const { topicsMax } = config.limits;
   const { partitions, autoCreate } = config;
-  const router = new Router({ system, clock, partitions, autoCreate, topicsMax });
   const budgets = new Budgets({ system, clock, config });
+  const removed = (topicId: number) => budgets.forget(topicId);
+  const router = new Router({ system, clock, partitions, autoCreate, topicsMax, removed });
   const hall: Hall = {
     config,
     system,
@@ -77,11 +81,15 @@ export function createFront(options: FrontOptions): Front {
     settling: new Settling(system, clock),
     members: new Members(),
     corks: new Corks(clock),
+    turns: new Turns(clock),
     counters: new Counters(),
   };
   let status: "running" | "draining" | "closed" = "running";
   const exposition = new Exposition(help);
   const stats = () => statsOf(hall, server);
+  // Every cell of every worker is asked, so whoever comes meanwhile gets the same numbers.
+  const samples = shared(() => system.samples());
+  const metricsText = shared(async () => exposition.text([...(await samples()), ...stats()]));
   const http =
     options.http ??
     createHttp({
@@ -90,7 +98,8 @@ export function createFront(options: FrontOptions): Front {
       guarded,
       closing: () => status !== "running",
       status: () => readiness(system, status !== "running"),
-      metricsText: async () => exposition.text([...(await system.samples()), ...stats()]),
+      samples,
+      metricsText,
     });
   const server = new Server(hall, { http, guarded });
 
@@ -107,6 +116,7 @@ export function createFront(options: FrontOptions): Front {
         log.warn("deleted topics are not all gone yet", { code: unfinished.code, reason: unfinished.msg });
       return ports ? server.listen() : [];
     },
+    accept: (peer, pipe) => server.accept(peer, pipe),
     connectInside: (events) => server.connectInside(events),
     async drain(flushed) {
       if (status !== "running") return;
@@ -123,6 +133,17 @@ export function createFront(options: FrontOptions): Front {
       await server.close();
     },
     stats,
+  };
+}
+
+/** While one is under way, those who ask share it. */
+function shared<T>(make: () => Promise<T>): () => Promise<T> {
+  let flight: Promise<T> | undefined;
+  return () => {
+    flight ??= make().finally(() => {
+      flight = undefined;
+    });
+    return flight;
   };
 }
 

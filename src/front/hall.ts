@@ -15,6 +15,7 @@ import type { Publishing } from "./publishing.ts";
 import type { Router } from "./router.ts";
 import type { Settling } from "./settling.ts";
 import type { Members } from "./subscription.ts";
+import type { Turns } from "./turns.ts";
 
 export interface Hall {
   readonly config: Config;
@@ -28,6 +29,7 @@ export interface Hall {
   readonly settling: Settling;
   readonly members: Members;
   readonly corks: Corks;
+  readonly turns: Turns;
   readonly counters: Counters;
 }
 

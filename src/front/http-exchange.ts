@@ -9,7 +9,7 @@ import { topicFault } from "../protocol/names.ts";
 import { placeOf } from "../protocol/payload.ts";
 import type { Clock } from "../runtime/clock.ts";
 import type { Logger } from "../runtime/log.ts";
-import type { System } from "../runtime/system.ts";
+import type { Sample, System } from "../runtime/system.ts";
 import type { AuthFn, Granted } from "./auth.ts";
 import type { Budgets } from "./budget.ts";
 import type { Publishing } from "./publishing.ts";
@@ -31,6 +31,8 @@ export interface HttpOptions {
   /** The node is on its way down: nothing new is taken. */
   readonly closing: () => boolean;
   readonly status: () => { readonly ready: boolean; readonly reasons: readonly string[] };
+  /** Of all workers. */
+  readonly samples: () => Promise<readonly Sample[]>;
   readonly metricsText: () => Promise<string>;
 }
 

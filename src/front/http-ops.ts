@@ -57,10 +57,10 @@ async function metrics(exchange: Exchange, { metricsText }: HttpOptions): Promis
 }
 
 /** The numbers of /metrics without their labels, for a quick look. */
-async function stats(exchange: Exchange, { system, status }: HttpOptions): Promise<void> {
+async function stats(exchange: Exchange, { system, samples, status }: HttpOptions): Promise<void> {
   exchange.query();
   const totals: Record<string, number> = {};
-  for (const { name, value } of await system.samples()) {
+  for (const { name, value } of await samples()) {
     if (typeof value === "number") totals[name] = (totals[name] ?? 0) + value;
   }
   const shards = system.state().map(({ shard, worker, status, epoch }) => ({ shard, worker, status, epoch }));

@@ -28,9 +28,13 @@ const overloadedRetryMs = 1000;
 const tsBounds = { min: 0, max: eventBounds.tsMax };
 
 export function replayRoutes(options: HttpOptions): readonly HttpRoute[] {
-  const readers = new Readers();
+  const readers = new Readers(options.config.limits.replayHeldBytesMax);
   return [
-    { method: "GET", path: "/replay", handle: (exchange) => readers.run(exchange, () => replay(exchange, options)) },
+    {
+      method: "GET",
+      path: "/replay",
+      handle: (exchange) => readers.run(exchange, (held) => replay(exchange, options, held)),
+    },
     {
       method: "GET",
       path: "/export",
@@ -39,11 +43,23 @@ export function replayRoutes(options: HttpOptions): readonly HttpRoute[] {
   ];
 }
 
-class Readers {
-  private count = 0;
+/** What the answers of all readers together hold in memory. */
+interface Held {
+  readonly full: boolean;
+  add(bytes: number): void;
+}
 
-  /** Counts a reader until its answer has left or its client has. */
-  async run({ res }: Exchange, read: () => Promise<void>): Promise<void> {
+class Readers {
+  private readonly heldBytesMax: number;
+  private count = 0;
+  private heldBytes = 0;
+
+  constructor(heldBytesMax: number) {
+    this.heldBytesMax = heldBytesMax;
+  }
+
+  /** Counts a reader, and what it holds, until its answer has left or its client has. */
+  async run({ res }: Exchange, read: (held: Held) => Promise<void>): Promise<void> {
     if (res.destroyed) return;
     if (this.count >= readersMax) {
       throw new HttpRefusal({
@@ -54,14 +70,29 @@ class Readers {
       });
     }
     this.count++;
+    let own = 0;
+    let closed = false;
     res.once("close", () => {
       this.count--;
+      this.heldBytes -= own;
+      closed = true;
     });
-    await read();
+    const isFull = () => this.heldBytes >= this.heldBytesMax;
+    const add = (bytes: number) => {
+      if (closed) return;
+      own += bytes;
+      this.heldBytes += bytes;
+    };
+    await read({
+      get full() {
+        return isFull();
+      },
+      add,
+    });
   }
 }
 
-async function replay(exchange: Exchange, { system, router }: HttpOptions): Promise<void> {
+async function replay(exchange: Exchange, { system, router }: HttpOptions, held: Held): Promise<void> {
   const query = exchange.query("topic", "from", "ts", "afterId", "after", "limit");
   const topic = query.needed("topic");
   const start = startOf(query);
@@ -74,12 +105,14 @@ async function replay(exchange: Exchange, { system, router }: HttpOptions): Prom
   const runs: Run[] = [];
   let count = 0;
   let bytes = 0;
-  while (count < limit && bytes < replayBytesMax && !exchange.res.destroyed) {
-    const run = merged.take(limit - count, replayBytesMax - bytes);
+  // A page ends early while many others wait to be taken; one event it has, or it would look like the end.
+  while (count < limit && bytes < replayBytesMax && !(held.full && count > 0) && !exchange.res.destroyed) {
+    const run = merged.take(held.full ? 1 : limit - count, replayBytesMax - bytes);
     if (run !== undefined) {
       runs.push(run);
       count += run.to - run.from;
       bytes += run.byteLength;
+      held.add(run.byteLength);
     } else if (merged.ended) break;
     else orRefuse(await merged.fill());
   }

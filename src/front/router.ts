@@ -40,6 +40,8 @@ export interface RouterOptions {
   readonly partitions: number;
   readonly autoCreate: boolean;
   readonly topicsMax: number;
+  /** The topic is deleted: what others keep of it can go. */
+  readonly removed?: (topicId: number) => void;
 }
 
 /** How many records of the catalog are asked for at a time. */
@@ -240,6 +242,7 @@ export class Router {
     const forgotten = await this.ask(catalogAddress, { type: "forget", topicId: record.id });
     if (isFailure(forgotten)) return forgotten;
     this.unfinished.delete(record.id);
+    this.options.removed?.(record.id);
     return null;
   }
 

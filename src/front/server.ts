@@ -3,7 +3,7 @@
 // what they are sent are closed. Nothing that happens to a socket ends the process.
 
 import { createServer, type Server as HttpServer, type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { type ServerOptions, type WebSocket, WebSocketServer } from "ws";
 import type { Config } from "../config.ts";
@@ -11,14 +11,30 @@ import type { Timer } from "../runtime/clock.ts";
 import { faultFields } from "../runtime/log.ts";
 import { hostAllowed, originAllowed } from "./auth.ts";
 import type { Hall } from "./hall.ts";
+import { HttpLines } from "./http-lines.ts";
 import { type InsideEvents, InsidePeer, type InsideWire, insideHall } from "./inside.ts";
 import type { Listening } from "./listening.ts";
+import type { Peer, Pipe } from "./outlet.ts";
 import { closeCodes, Session } from "./session.ts";
+
+/** What is heard of a connection. */
+export interface Heard {
+  readonly session: number;
+  /** A frame, and how many bytes it came in. */
+  message(frame: string | Uint8Array, bytes: number): void;
+  pong(): void;
+  close(): void;
+  /** Whether it was let in, or has asked to be. */
+  known(): "yes" | "asked" | "no";
+}
 
 export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => void;
 
 const sweepMsMin = 10;
 const sweepMsMax = 1000;
+/** A request must have its head within the time of an AUTH, and its body within this many times the time of a stall. */
+const headMsMin = 1000;
+const bodyStalls = 2;
 /** How long a peer may take to answer our close frame. */
 const closeMs = 5000;
 /** A socket that takes nothing for so long is told to the lease tables, so that its leases do not run out as attempts. */
@@ -30,10 +46,12 @@ export class Server {
   /** Of those from our own process: neither counted among the connections nor swept. */
   readonly insiders = new Map<Session, InsidePeer>();
   private readonly hall: Hall;
-  private readonly http: HttpHandler;
+  private readonly lines: HttpLines;
   private readonly guarded: boolean;
   private readonly servers: HttpServer[] = [];
   private readonly sockets = new Set<WebSocket>();
+  /** TCP connections, whatever is spoken on them. */
+  private connected = 0;
   private readonly wss: WebSocketServer;
   private lastId = 0;
   private sweeper: Timer | undefined;
@@ -41,7 +59,7 @@ export class Server {
 
   constructor(hall: Hall, { http, guarded }: { readonly http: HttpHandler; readonly guarded: boolean }) {
     this.hall = hall;
-    this.http = http;
+    this.lines = new HttpLines(http, hall.config.limits.pipelinedMax);
     this.guarded = guarded;
     const options: ServerOptions & { closeTimeout: number } = {
       noServer: true,
@@ -58,8 +76,7 @@ export class Server {
     const { config } = this.hall;
     const listening: Listening[] = [];
     for (const [setting, port] of portsOf(config)) {
-      const server = createServer(this.http);
-      server.on("upgrade", (req, socket, head) => this.upgrade(req, socket, head));
+      const server = this.httpServer();
       this.servers.push(server);
       try {
         listening.push({ setting, host: config.host, port: await bind(server, port, config.host) });
@@ -71,8 +88,26 @@ export class Server {
         this.hall.log.error("a listening socket failed", { setting, ...faultFields(error) }),
       );
     }
-    this.sweep();
     return listening;
+  }
+
+  /** Nothing is waited for without end: neither the head of a request nor its body, nor that its answer is taken. */
+  private httpServer(): HttpServer {
+    const { authMs, stalledMs } = this.hall.config.limits;
+    const headersTimeout = Math.max(headMsMin, authMs);
+    const server = createServer(
+      {
+        headersTimeout,
+        requestTimeout: Math.max(headersTimeout, bodyStalls * stalledMs),
+        connectionsCheckingInterval: Math.ceil(headersTimeout / 4),
+      },
+      (req, res) => this.lines.take(req, res),
+    );
+    // An upgraded socket is taken out of this by ws.
+    server.timeout = stalledMs;
+    server.on("connection", (socket) => this.count(socket));
+    server.on("upgrade", (req, socket, head) => this.upgrade(req, socket, head));
+    return server;
   }
 
   /** No new connections; those from outside that are there deliver nothing more. */
@@ -124,6 +159,17 @@ export class Server {
 
   // ---------------------------------------------------------------------------------------------------------- connections
 
+  private count(socket: Socket): void {
+    if (this.connected >= this.hall.config.limits.socketsMax) {
+      socket.destroy();
+      return;
+    }
+    this.connected++;
+    socket.once("close", () => {
+      this.connected--;
+    });
+  }
+
   private upgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void {
     const { log } = this.hall;
     // Until ws takes over, an error of the socket would have nobody to hear it.
@@ -151,19 +197,63 @@ export class Server {
 
   private connect(ws: WebSocket, socket: Duplex): void {
     const { log } = this.hall;
-    const session = new Session(this.hall, { id: ++this.lastId, peer: ws, pipe: socket });
-    this.sessions.add(session);
+    const heard = this.accept(ws, socket);
     this.sockets.add(ws);
-    ws.on("message", (data: Buffer, binary) => session.receive(binary ? data : data.toString(), data.length));
-    ws.on("pong", () => {
-      session.alive = true;
-    });
+    this.boundStranger(ws, socket, heard);
+    ws.on("message", (data: Buffer, binary) => heard.message(binary ? data : data.toString(), data.length));
+    ws.on("pong", () => heard.pong());
     // A frame that breaks the protocol or is too large: ws closes with the code that says so.
-    ws.on("error", (error) => log.debug("a connection failed", { session: session.id, ...faultFields(error) }));
+    ws.on("error", (error) => log.debug("a connection failed", { session: heard.session, ...faultFields(error) }));
     ws.on("close", () => {
       this.sockets.delete(ws);
-      this.forget(session);
+      heard.close();
     });
+  }
+
+  /**
+   * A frame may be large, and what is there of it is kept until it is whole. That is for those who were let in: of anybody else so
+   * many bytes are taken as an AUTH can have, and some to spare.
+   */
+  private boundStranger(ws: WebSocket, socket: Duplex, { session, known, close }: Heard): void {
+    const { log, config } = this.hall;
+    let bytes = 0;
+    const onData = (chunk: Buffer) => {
+      switch (known()) {
+        case "yes":
+          socket.off("data", onData);
+          return;
+        case "asked":
+          return;
+        case "no":
+          break;
+      }
+      bytes += chunk.length;
+      if (bytes <= config.limits.unauthedBytesMax) return;
+      socket.off("data", onData);
+      log.debug("a connection sent too much before its AUTH", { session });
+      ws.close(closeCodes.noAuth, `more than ${config.limits.unauthedBytesMax} bytes before AUTH`);
+      // Not read any more, also not when the session has had its turn: the rest of it must not be kept until the peer answers the close.
+      close();
+      socket.pause();
+      socket.end(() => ws.terminate());
+    };
+    socket.on("data", onData);
+  }
+
+  /** A connection from outside, whatever it is made of: what happens on it is told to what this gives back. */
+  accept(peer: Peer, pipe: Pipe): Heard {
+    const session = new Session(this.hall, { id: ++this.lastId, peer, pipe });
+    this.sessions.add(session);
+    if (this.sweeper === undefined) this.sweep();
+    return {
+      session: session.id,
+      message: (frame, bytes) => session.receive(frame, bytes),
+      pong: () => {
+        session.alive = true;
+      },
+      close: () => this.forget(session),
+      known: () => (session.authed ? "yes" : session.asks ? "asked" : "no"),
+    };
   }
 
   /** A connection from our own process. While the node shuts down it is closed instead of opened. */

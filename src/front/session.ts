@@ -1,6 +1,8 @@
 // One connection, from its first byte to its end. Frames are taken in their order: one that has to wait (for the auth hook, for a
 // topic that is being resolved, for a budget, for a SUBSCRIBE to be in force) holds those behind it, and when too many wait the
-// socket is not read for a while. Answers may come in another order; `corr` tells them apart.
+// socket is not read for a while. Answers may come in another order; `corr` tells them apart. In one turn of the event loop a connection
+// gets through with so many frames, then the others have their turn: libuv reads up to 2 MiB of a socket before it looks at the next
+// one, and small frames by the hundred thousand held everybody else for seconds.
 
 import { batchCorr, type ClientBatch, decodeClientBatch } from "../protocol/batch.ts";
 import { type BadFrame, decodeFrame } from "../protocol/decode.ts";
@@ -26,6 +28,16 @@ export const closeCodes = { goingAway: 1001, noAuth: 4401, stalled: 4408 } as co
 
 type Input = ClientFrame | ClientBatch | BadFrame;
 
+/** A few milliseconds of work where frames are as small as can be. What is left in the piece of the socket that was read waits, unread as JSON. */
+const framesPerTurnMax = 256;
+
+interface Waiting {
+  readonly frame: string | Uint8Array;
+  readonly bytes: number;
+  /** Once it was looked at. */
+  input?: Input;
+}
+
 const noRights: Rights = { publish: () => false, subscribe: () => false, admin: false };
 
 export class Session implements Caller {
@@ -42,9 +54,14 @@ export class Session implements Caller {
   private readonly address: string | undefined;
   private status: Status = "starting";
   private granted: Granted | undefined;
-  private waiting: { readonly input: Input; readonly bytes: number }[] = [];
+  private waiting: Waiting[] = [];
   private waitingBytes = 0;
   private held = false;
+  private resuming = false;
+  /** The turn of the event loop in which a frame was last handled, and how many were. */
+  private turn = -1;
+  private handled = 0;
+  private yielding = false;
   /** Requests that were handed on and are not answered yet. */
   private underWay = 0;
   private reading = true;
@@ -101,6 +118,11 @@ export class Session implements Caller {
     return this.granted?.rights ?? noRights;
   }
 
+  /** Something that was asked is being answered: what only waits for its turn does not count. */
+  get asks(): boolean {
+    return this.underWay > 0 || this.held;
+  }
+
   /** Nothing that was asked waits for its answer. */
   get idle(): boolean {
     return this.underWay === 0 && !this.held && this.waiting.length === 0;
@@ -118,26 +140,58 @@ export class Session implements Caller {
     if (this.closed) return;
     this.alive = true;
     this.hall.counters.framesIn++;
-    const input = this.decode(frame);
-    if (this.held || this.waiting.length > 0) {
-      this.waiting.push({ input, bytes });
+    if (this.held || this.full || this.waiting.length > 0 || this.yields()) {
+      this.waiting.push({ frame, bytes });
       this.waitingBytes += bytes;
-    } else this.handle(input);
+    } else this.handle(this.decode(frame));
     this.throttle();
   }
 
   resume(step: Step): void {
     if (step === "held") return;
     this.held = false;
+    this.takeWaiting();
+    this.throttle();
+  }
+
+  /** What is under way is as much as may be. Frames that came in one piece of the socket wait; the socket is not read meanwhile. */
+  private get full(): boolean {
+    return this.underWay >= this.hall.config.limits.pendingPerConnectionMax;
+  }
+
+  /** Whether the rest must wait for the next turn of the event loop, which goes on with it. */
+  private yields(): boolean {
+    const { turns, clock } = this.hall;
+    const turn = turns.now();
+    if (turn !== this.turn) {
+      this.turn = turn;
+      this.handled = 0;
+    }
+    if (this.handled < framesPerTurnMax) return false;
+    if (!this.yielding) {
+      this.yielding = true;
+      clock.soon(() => {
+        this.yielding = false;
+        if (!this.held) this.takeWaiting();
+        this.throttle();
+      });
+    }
+    return true;
+  }
+
+  private takeWaiting(): void {
+    // One that is answered at once calls this again.
+    if (this.resuming) return;
+    this.resuming = true;
     let at = 0;
-    while (at < this.waiting.length && !this.held) {
-      const { input, bytes } = this.waiting[at++];
-      this.waitingBytes -= bytes;
-      this.handle(input);
+    while (at < this.waiting.length && !this.held && !this.full && !this.yields()) {
+      const next = this.waiting[at++];
+      this.waitingBytes -= next.bytes;
+      this.handle(this.inputOf(next));
     }
     // Closing empties the list in between.
     this.waiting = this.waiting.slice(at);
-    this.throttle();
+    this.resuming = false;
   }
 
   hold<T>(corr: Corr | undefined, promise: Promise<T>, then: (value: T) => Step): Step {
@@ -153,7 +207,8 @@ export class Session implements Caller {
 
   behind(topic?: string): number {
     let count = 0;
-    for (const { input } of this.waiting) {
+    for (const one of this.waiting) {
+      const input = this.inputOf(one);
       if ("failure" in input || input.op !== "PUBLISH" || !("entry" in input)) break;
       if (topic === undefined || input.topic === topic) count++;
     }
@@ -166,6 +221,7 @@ export class Session implements Caller {
 
   ended(weight = 1): void {
     this.underWay -= weight;
+    if (this.waiting.length > 0 && !this.held) this.takeWaiting();
     if (!this.reading) this.throttle();
   }
 
@@ -176,7 +232,13 @@ export class Session implements Caller {
     return isFailure(batch) ? { failure: batch, corr: batchCorr(frame) } : batch;
   }
 
+  private inputOf(waiting: Waiting): Input {
+    waiting.input ??= this.decode(waiting.frame);
+    return waiting.input;
+  }
+
   private handle(input: Input): void {
+    this.handled++;
     try {
       this.held = this.dispatch(input) === "held";
     } catch (error) {
@@ -238,7 +300,8 @@ export class Session implements Caller {
     if (this.closed) return;
     const { limits, maxFrame } = this.hall.config;
     const pending = this.waiting.length + this.underWay;
-    const full = pending >= limits.pendingPerConnectionMax || this.waitingBytes >= maxFrame || this.outlet.full;
+    const full =
+      pending >= limits.pendingPerConnectionMax || this.waitingBytes >= maxFrame || this.outlet.full || this.yielding;
     if (full && this.reading) {
       this.reading = false;
       this.peer.pause();

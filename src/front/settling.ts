@@ -7,13 +7,16 @@
 
 import type { LeaseRun, SettleEntry, SettleResult } from "../actors/messages.ts";
 import type { SettleBatch } from "../protocol/batch.ts";
-import { codes, type Failure, failure, isFailure } from "../protocol/failure.ts";
+import { type Failure, failure, isFailure } from "../protocol/failure.ts";
 import { parseId } from "../protocol/ids.ts";
 import type { Clock } from "../runtime/clock.ts";
 import type { System } from "../runtime/system.ts";
 import type { Subscription } from "./subscription.ts";
 
 type Done = (result: SettleResult) => void;
+
+/** Told when one request becomes several questions: so many more are under way until it is answered. */
+type More = (asks: number) => void;
 
 interface Gathered {
   readonly subscription: Subscription;
@@ -39,13 +42,15 @@ export class Settling {
     this.clock = clock;
   }
 
-  settle(subscription: Subscription, entry: SettleEntry, done: Done): void {
-    this.ask(subscription, entry.id, (partition, answer) => this.add(subscription, partition, entry, answer), done);
+  settle(subscription: Subscription, entry: SettleEntry, more: More, done: Done): void {
+    const at = (partition: number, answer: Done) => this.add(subscription, partition, entry, answer);
+    this.ask(subscription, entry.id, at, more, done);
   }
 
   extend(
     subscription: Subscription,
     request: { readonly id: string; readonly extendMs: number; readonly lease?: string },
+    more: More,
     done: (refused: Failure | null) => void,
   ): void {
     // An ACK that came before it must be there before it.
@@ -54,7 +59,7 @@ export class Settling {
       const { address, member } = subscription.seats[partition];
       this.system.ask(address, { type: "extend", member, ...request }, answer);
     };
-    this.ask(subscription, request.id, at, (result) => done(result === "stale" ? null : result));
+    this.ask(subscription, request.id, at, more, (result) => done(result === "stale" ? null : result));
   }
 
   /** A batch of leases by offset. The answer names those that were lost already. */
@@ -101,7 +106,13 @@ export class Settling {
     for (const parts of gathered.values()) for (const part of parts) if (part !== undefined) this.send(part);
   }
 
-  private ask(subscription: Subscription, id: string, at: (partition: number, answer: Done) => void, done: Done): void {
+  private ask(
+    subscription: Subscription,
+    id: string,
+    at: (partition: number, answer: Done) => void,
+    more: More,
+    done: Done,
+  ): void {
     const count = subscription.seats.length;
     if (count === 1) {
       at(0, done);
@@ -109,12 +120,17 @@ export class Settling {
     }
     const named = parseId(id)?.partition;
     if (named === undefined || named >= count) {
+      more(count - 1);
       askOthers(count, undefined, at, [], done);
       return;
     }
     at(named, (result) => {
-      if (result === null || isRetryable(result)) done(result);
-      else askOthers(count, named, at, [result], done);
+      if (result === null || !isElsewhere(result)) {
+        done(result);
+        return;
+      }
+      more(count - 1);
+      askOthers(count, named, at, [result], done);
     });
   }
 
@@ -152,12 +168,13 @@ export class Settling {
   }
 }
 
-function isRetryable(result: SettleResult): boolean {
-  return result !== null && result !== "stale" && codes[result.code];
+/** The table has no such lease, so another may. Anything else a table says is no answer to that, also `internal`. */
+function isElsewhere(result: SettleResult): boolean {
+  return result === "stale" || (result !== null && (result.code === "lease_lost" || result.code === "unknown_id"));
 }
 
 function weight(result: SettleResult): number {
-  if (isRetryable(result)) return 3;
+  if (!isElsewhere(result)) return 3;
   if (result === "stale") return 2;
   return result !== null && result.code === "lease_lost" ? 1 : 0;
 }

@@ -128,25 +128,31 @@ export class Subscriber {
     const subscription = this.byName.get(nameOf(topic, group));
     if (subscription === undefined) return this.notSubscribed(topic, group, corr);
     const lease = frame.lease === undefined ? {} : { lease: frame.lease };
+    // One whose partition is not known is asked of all of them, and counts as that many.
+    let weight = 1;
     caller.began();
+    const more = (asks: number) => {
+      weight += asks;
+      caller.began(asks);
+    };
     const answer = (result: null | "stale" | Failure) => {
-      caller.ended();
+      caller.ended(weight);
       if (result === null) caller.ok(corr);
       else if (result === "stale") caller.ok<"ACK">(corr, { stale: true });
       else caller.refuse(result, corr);
     };
     switch (frame.op) {
       case "ACK":
-        hall.settling.settle(subscription, { id, ack: true, ...lease }, answer);
+        hall.settling.settle(subscription, { id, ack: true, ...lease }, more, answer);
         break;
       case "NACK": {
         const reason = frame.reason === undefined ? {} : { reason: frame.reason };
         const delay = frame.delayMs === undefined ? {} : { delayMs: frame.delayMs };
-        hall.settling.settle(subscription, { id, ack: false, ...lease, ...reason, ...delay }, answer);
+        hall.settling.settle(subscription, { id, ack: false, ...lease, ...reason, ...delay }, more, answer);
         break;
       }
       case "MODACK":
-        hall.settling.extend(subscription, { id, extendMs: frame.extendMs, ...lease }, answer);
+        hall.settling.extend(subscription, { id, extendMs: frame.extendMs, ...lease }, more, answer);
         break;
       default:
         frame satisfies never;

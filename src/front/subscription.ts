@@ -303,6 +303,10 @@ export class Subscription {
           this.watch(now);
         }
         return;
+      case "overdue":
+        // It came behind the events that it asks for.
+        this.options.system.tell(seat.address, { type: "handed", member: seat.member, handed: seat.sent });
+        return;
       case "release":
         this.slots.released(seat, signal.slots, now);
         this.watch(now);

@@ -9,7 +9,7 @@ import { type Fields, isObject, keyFault, tsFault } from "./meta.ts";
 import { eventIdFault, groupFault, publishTopicFault, topicFault } from "./names.ts";
 import { decodePublishOptions, decodeSubscribeOptions, isWhole, quote } from "./options.ts";
 import type { PackEntry } from "./pack.ts";
-import { nestsTooDeep, placeOf } from "./payload.ts";
+import { hasMoreValues, nestsTooDeep, placeOf } from "./payload.ts";
 import { parsePosition } from "./position.ts";
 
 export interface FrameLimits {
@@ -25,7 +25,15 @@ export interface BadFrame {
 const encoder = new TextEncoder();
 const noOptions: Fields = {};
 
+/** A good frame has no more punctuation than its payload may have bytes, or a LATEST in its keys; and some to spare. */
+const punctuationMin = 1_048_576;
+const punctuationSpare = 131_072;
+/** `"":0` and a comma: what a member takes at least of the bytes of a payload. */
+const memberBytesMin = 5;
+
 export function decodeFrame(text: string, limits: FrameLimits): ClientFrame | BadFrame {
+  const heavy = heavyFault(text, limits);
+  if (heavy !== undefined) return { failure: heavy, corr: undefined };
   let value: unknown;
   try {
     value = JSON.parse(text);
@@ -45,6 +53,21 @@ export function decodeFrame(text: string, limits: FrameLimits): ClientFrame | Ba
     return bad("bad_frame", `nests deeper than ${frameBounds.nestingMax}`, corr);
   const outcome = decodeFields(value, corr, limits);
   return isFailure(outcome) ? { failure: outcome, corr } : outcome;
+}
+
+/**
+ * Parsing takes its time by the value, not by the byte: 8 MiB of `[` or `{},` hold the thread for more than a second, as do half a million
+ * names of members, and a payload of 1 MiB for a tenth of that. So a text that is longer than any good one needs to be is looked at before it is parsed; what is refused
+ * here has no corr, as nobody has read it.
+ */
+function heavyFault(text: string, { maxPayload }: FrameLimits): Failure | undefined {
+  const most = Math.max(maxPayload, punctuationMin) + punctuationSpare;
+  if (text.length <= most) return undefined;
+  if (nestsTooDeep(text, frameBounds.nestingMax + 1))
+    return failure("bad_frame", `nests deeper than ${frameBounds.nestingMax}`);
+  return hasMoreValues(text, { punctuationMax: most, membersMax: most / memberBytesMin })
+    ? failure("too_large", "the frame has more values than a payload can hold")
+    : undefined;
 }
 
 function decodeFields(frame: Fields, corr: Corr | undefined, limits: FrameLimits): ClientFrame | Failure {

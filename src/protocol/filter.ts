@@ -18,9 +18,8 @@ export function filterMatches(filter: Filter, block: BlockView, index: number): 
   if (keyPrefix !== undefined && !block.pack.keyMatches(index, keyPrefix, true)) return false;
   if (tags === undefined && headers === undefined && sid === undefined) return true;
   const text = block.pack.extension(index).meta;
-  if (text === undefined) return false;
-  // Written by this program (meta.ts) and guarded by the store's checksums.
-  const meta = JSON.parse(text) as Pick<EventRecord, "sid" | "headers" | "tags">;
+  // Written by this program (meta.ts) and guarded by the store's checksums. An event without any still has all of no tags and no headers.
+  const meta = (text === undefined ? {} : JSON.parse(text)) as Pick<EventRecord, "sid" | "headers" | "tags">;
   if (sid !== undefined && meta.sid !== sid) return false;
   if (tags !== undefined && !tags.every((tag) => meta.tags?.includes(tag))) return false;
   if (headers === undefined) return true;

@@ -94,11 +94,16 @@ export class PackReader {
   /** Whether all of it is there and ends with the bytes, so that nothing in it can be read past its end. */
   isWhole(): boolean {
     const { bytes, count, view } = this;
-    if (this.at + this.byteLength !== bytes.length || this.payloadStarts()[count] !== this.payloadBytes) return false;
+    if (this.at + this.byteLength !== bytes.length) return false;
+    // Added up as numbers: the sums that `payloadStarts` makes wrap around at 2^32.
+    let payloads = 0;
+    for (let i = 0; i < count; i++) payloads += this.payloadLength(i);
+    if (payloads !== this.payloadBytes) return false;
     if (!this.extended) return this.extensionBytes === 0;
     let at = this.extensionsAt;
     for (let i = 0; i < count; i++) {
       const length = this.extensionLength(i);
+      if (at + length > bytes.length) return false;
       if (length > 0 && !extensionFits(bytes, view, at, at + length)) return false;
       at += length;
     }

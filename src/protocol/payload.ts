@@ -64,3 +64,38 @@ export function nestsTooDeep(text: string, nestingMax: number): boolean {
   }
   return false;
 }
+
+/**
+ * Whether a JSON text has more values than may be: `punctuationMax` of the characters that stand around them, those in strings counted as
+ * well, or `membersMax` members of objects, which cost several times as much, counted outside of strings.
+ */
+export function hasMoreValues(
+  text: string,
+  { punctuationMax, membersMax }: { readonly punctuationMax: number; readonly membersMax: number },
+): boolean {
+  let punctuation = 0;
+  let members = 0;
+  let quoted = false;
+  for (let i = 0; i < text.length; i++) {
+    switch (text.charCodeAt(i)) {
+      case 0x22:
+        quoted = !quoted;
+        break;
+      case 0x5c:
+        if (quoted) i++;
+        break;
+      case 0x3a:
+        if (!quoted && ++members > membersMax) return true;
+        if (++punctuation > punctuationMax) return true;
+        break;
+      case 0x2c:
+      case 0x5b:
+      case 0x7b:
+        if (++punctuation > punctuationMax) return true;
+        break;
+      default:
+        break;
+    }
+  }
+  return false;
+}

@@ -57,6 +57,8 @@ export type Item =
       readonly epoch: number;
       readonly damage: readonly Damage[];
     }
+  /** Found while the shard is open. */
+  | { readonly type: "damaged"; readonly damage: Damage }
   /** `reads`: what only reads is still served. `mayPass`: the cause is one that may go away by itself. */
   | {
       readonly type: "shardDown";

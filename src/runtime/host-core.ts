@@ -4,7 +4,7 @@
 
 import type { Kinds, Sample } from "../actors/effects.ts";
 import { failure } from "../protocol/failure.ts";
-import type { Store } from "../store/store.ts";
+import type { Damage, Store } from "../store/store.ts";
 import type { Clock } from "./clock.ts";
 import type { HostSettings, Item, ToFront, ToHost } from "./envelope.ts";
 import { type Logger, loggerOver } from "./log.ts";
@@ -99,6 +99,13 @@ export class Host {
     await Promise.all(closing);
     this.timers.stop();
     await this.options.store.close();
+  }
+
+  /** Found when a shard was opened, or by a read long after. */
+  damaged(damage: Damage): void {
+    const { shard, place, reason, stream, from, to } = damage;
+    this.log.error("a stretch of the log is damaged", { shard, place, reason, stream, from, to });
+    this.turn(() => void this.items.push({ type: "damaged", damage }));
   }
 
   samples(): readonly Sample[] {

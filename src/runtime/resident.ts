@@ -4,7 +4,7 @@
 import { type MessagePort, receiveMessageOnPort } from "node:worker_threads";
 import type { Kinds } from "../actors/effects.ts";
 import type { StoreConfig } from "../store/open.ts";
-import type { Store } from "../store/store.ts";
+import type { Store, StoreEvents } from "../store/store.ts";
 import { type Clock, realClock } from "./clock.ts";
 import { type Crash, exposeControl } from "./control.ts";
 import type { HostSettings, ToHost } from "./envelope.ts";
@@ -20,15 +20,21 @@ export interface HostTask {
 /** Runs until the front closes the control port. */
 export async function runResident(
   { settings, data, control }: HostTask,
-  { kinds, openStore }: { readonly kinds: Kinds; readonly openStore: (config: StoreConfig) => Store },
+  {
+    kinds,
+    openStore,
+  }: { readonly kinds: Kinds; readonly openStore: (config: StoreConfig, events: StoreEvents) => Store },
 ): Promise<void> {
   const clock = realClock();
   const lag = new LoopLag();
-  const host = new Host({
+  const host: Host = new Host({
     settings,
     kinds,
     clock,
-    store: openStore(settings.store),
+    store: openStore(settings.store, {
+      report: (message) => host.log.warn("the store reports", { reason: message }),
+      damaged: (damage) => host.damaged(damage),
+    }),
     port: {
       take: () => receiveMessageOnPort(data)?.message,
       post: (message, transfer) => data.postMessage(message, transfer),

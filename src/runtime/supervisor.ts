@@ -7,7 +7,7 @@ import type { Limits } from "../config.ts";
 import { type Failure, failure } from "../protocol/failure.ts";
 import type { StoreConfig } from "../store/open.ts";
 import type { Damage } from "../store/store.ts";
-import type { Clock } from "./clock.ts";
+import type { Clock, Timer } from "./clock.ts";
 import type { Crash } from "./control.ts";
 import type { HostSettings, Item } from "./envelope.ts";
 import { Link } from "./link.ts";
@@ -25,12 +25,16 @@ const relaunchMsMax = 2000;
 /** A thread that lived so long has not died of what killed the one before it. */
 const stableMs = 10_000;
 const reportTellsMax = 256;
+const stuckMsDefault = 30_000;
+/** Looks are counted and not milliseconds: a process that was stopped itself must look once more. */
+const stuckLooks = 6;
 
 export interface SystemOptions {
   readonly workers: number;
   readonly shards: number;
   readonly store: StoreConfig;
-  readonly limits: Pick<Limits, "workerInflightMax" | "workerInflightBytesMax" | "askMs" | "drainMs" | "workerHeapMb">;
+  readonly limits: Pick<Limits, "workerInflightMax" | "workerInflightBytesMax" | "askMs" | "drainMs" | "workerHeapMb"> &
+    Partial<Pick<Limits, "workerStuckMs">>;
   readonly actorLimits: ActorLimits;
   readonly clock: Clock;
   readonly log: Logger;
@@ -59,6 +63,11 @@ interface Life {
   readonly link: Link;
   readonly thread: Thread;
   readonly startedAt: number;
+  /** Its start has a deadline of its own. */
+  started: boolean;
+  /** Whether it was asked for a sign of life, and how many looks ago. */
+  asked: boolean;
+  missed: number;
 }
 
 interface Slot {
@@ -91,6 +100,7 @@ export class Supervisor implements System {
   private readonly machine: Machine;
   private threads: Threads | undefined;
   private lag: ReturnType<Machine["lag"]> | undefined;
+  private watcher: Timer | undefined;
   private events: SystemEvents | undefined;
   private started: { resolve(): void; reject(error: Error): void } | undefined;
   /** Answers that were known at once; given after the caller has returned. */
@@ -131,6 +141,7 @@ export class Supervisor implements System {
       this.started = { resolve, reject };
     });
     for (const slot of this.slots) this.launch(slot);
+    this.watch();
     try {
       await started;
     } catch (error) {
@@ -233,17 +244,55 @@ export class Supervisor implements System {
       post: (message, transfer) => thread.post(message, transfer),
       item: (item) => this.take(item, slot, link),
     });
-    const life: Life = { link, thread, startedAt: clock.mono() };
+    const life: Life = { link, thread, startedAt: clock.mono(), started: false, asked: false, missed: 0 };
     slot.life = life;
     thread.ended.then(
       () => this.died(slot, life, "it ended by itself"),
       (error) => this.died(slot, life, reasonOf(error)),
     );
-    thread.control.place(shardsOf(slot.worker, shards, workers), startMs).catch((error) => {
-      if (slot.life !== life) return;
-      log.error("a worker does not start", { worker: slot.worker, ...faultFields(error) });
-      thread.abort();
-    });
+    thread.control.place(shardsOf(slot.worker, shards, workers), startMs).then(
+      () => {
+        life.started = true;
+      },
+      (error) => {
+        if (slot.life !== life) return;
+        log.error("a worker does not start", { worker: slot.worker, ...faultFields(error) });
+        thread.abort();
+      },
+    );
+  }
+
+  /** A thread whose loop does not turn any more (it loops for ever, or hangs in a call) is ended: then all goes on as if it had died. */
+  private watch(): void {
+    const everyMs = (this.options.limits.workerStuckMs ?? stuckMsDefault) / stuckLooks;
+    const run = () => {
+      for (const slot of this.slots) if (slot.life?.started) this.look(slot, slot.life, everyMs);
+      this.watch();
+    };
+    if (this.status !== "closed") this.watcher = this.options.clock.after(everyMs, run, { background: true });
+  }
+
+  private look(slot: Slot, life: Life, everyMs: number): void {
+    const { log } = this.options;
+    if (!life.asked) {
+      life.asked = true;
+      // To place nothing is a question that every loop answers that turns.
+      life.thread.control.place([], 2 * stuckLooks * everyMs).then(
+        () => {
+          life.asked = false;
+          life.missed = 0;
+        },
+        (error) => log.debug("a worker gave no sign of life", { worker: slot.worker, ...faultFields(error) }),
+      );
+      return;
+    }
+    life.missed++;
+    if (life.missed < stuckLooks) return;
+    const reason = `it gave no sign of life for ${Math.round(stuckLooks * everyMs)} ms`;
+    // From here on it is none of the pool's, so that its exit is waited for before there is another: one that hangs in a call of the
+    // kernel ends only when that returns.
+    life.thread.abort();
+    this.died(slot, life, reason);
   }
 
   private died(slot: Slot, life: Life, reason: string): void {
@@ -286,6 +335,7 @@ export class Supervisor implements System {
     for (const shard of this.records.keys()) this.records[shard].status = "down";
     this.started?.reject(new Error("the node was stopped while it started"));
     this.lag?.stop();
+    this.watcher?.cancel();
     await this.threads?.destroy();
   }
 
@@ -305,6 +355,11 @@ export class Supervisor implements System {
       case "shardUp":
         this.shardUp(item);
         break;
+      case "damaged": {
+        const record = this.records[item.damage.shard];
+        record.damage = [...record.damage, item.damage];
+        break;
+      }
       case "shardDown":
         this.shardDown(item.shard, item.reason, item);
         break;

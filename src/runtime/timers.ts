@@ -2,6 +2,7 @@
 // later, so an entry is not moved: it fires at its old time, finds the wanted time ahead and is put back.
 
 import type { Clock, Timer } from "./clock.ts";
+import { pop, push } from "./heap.ts";
 
 /** Someone with one timer. */
 export class Alarm {
@@ -85,37 +86,4 @@ export class Timers {
     }
     this.schedule();
   }
-}
-
-function before(a: Entry, b: Entry): boolean {
-  return a.at < b.at || (a.at === b.at && a.order < b.order);
-}
-
-function push(heap: Entry[], entry: Entry): void {
-  let at = heap.length;
-  heap.push(entry);
-  while (at > 0) {
-    const parent = (at - 1) >> 1;
-    if (!before(entry, heap[parent])) break;
-    heap[at] = heap[parent];
-    at = parent;
-  }
-  heap[at] = entry;
-}
-
-function pop(heap: Entry[]): Entry {
-  const top = heap[0];
-  const last = heap.pop()!;
-  if (heap.length === 0) return top;
-  let at = 0;
-  for (;;) {
-    let child = 2 * at + 1;
-    if (child >= heap.length) break;
-    if (child + 1 < heap.length && before(heap[child + 1], heap[child])) child++;
-    if (!before(heap[child], last)) break;
-    heap[at] = heap[child];
-    at = child;
-  }
-  heap[at] = last;
-  return top;
 }

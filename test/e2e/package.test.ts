@@ -79,6 +79,8 @@ test("it holds what is needed and nothing else", () => {
     "LICENSE",
     "PROTOCOL.md",
     "README.md",
+    "SECURITY.md",
+    "TESTING.md",
     "dist/",
     "package.json",
   ]);

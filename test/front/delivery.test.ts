@@ -324,6 +324,26 @@ test("PAUSE is answered when nothing more can come, RESUME opens again", () =>
     await client.close();
   }));
 
+test("a table that asks is told how much was handed to the socket of its member", () =>
+  staged(async ({ url, system }) => {
+    const client = await PlainClient.open(url);
+    await client.subscribe("t", "g");
+    const join = await system.nth("join", 0);
+    const { member } = join.message;
+    system.signal(events(join, [1, 2]));
+    system.signal({ type: "overdue", member, stream: streamOf(join) });
+    assert.equal((await system.nth("handed", 0)).message, { type: "handed", member, handed: 2 });
+    system.signal(events(join, [3]));
+    system.signal({ type: "overdue", member, stream: streamOf(join) });
+    assert.is((await system.nth("handed", 1)).message.handed, 3);
+    await client.close();
+    await system.nth("leave", 0);
+    // Whoever left has said so already.
+    system.signal({ type: "overdue", member, stream: streamOf(join) });
+    await turn();
+    assert.is(system.all("handed").length, 2);
+  }));
+
 /** Fills the socket of a client that does not read until the front holds some of it back. */
 async function choke(stage: Stage, client: PlainClient, join: Sent<"join">): Promise<number> {
   client.socket.pause();

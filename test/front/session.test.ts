@@ -11,7 +11,7 @@ import { makeId } from "../../src/protocol/ids.ts";
 import { jumpHash } from "../../src/protocol/jump-hash.ts";
 import { encodePack, PackView } from "../../src/protocol/pack.ts";
 import { BatchClient } from "../support/batch-client.ts";
-import { within } from "../support/deadline.ts";
+import { eventually, within } from "../support/deadline.ts";
 import { type Stage, startFront } from "../support/front-stage.ts";
 import { type Frame, PlainClient } from "../support/plain-client.ts";
 
@@ -99,6 +99,30 @@ test("an event over MAX_PAYLOAD is too_large, a frame over MAX_FRAME closes with
     },
     { maxPayload: 500, maxFrame: 2000 },
   ));
+
+test("who sends small frames by the thousand gets through with a few hundred of them in a turn, and others have theirs in between", () =>
+  staged(async ({ front }) => {
+    const count = 5000;
+    const corrs: unknown[] = [];
+    const wire = (onText: (frame: Frame) => void) => {
+      const events = { opened: () => undefined, binary: () => undefined, closed: () => undefined };
+      return front.connectInside({ ...events, text: (frame) => onText(JSON.parse(frame) as Frame) });
+    };
+    const many = wire(({ corr }) => void corrs.push(corr));
+    const before = new Promise<number>((resolve) => {
+      const one = wire(() => resolve(corrs.length));
+      for (let corr = 0; corr < count; corr++) many.send(JSON.stringify({ op: "PING", corr }));
+      one.send('{"op":"PING"}');
+    });
+    const answered = await within(5000, "the answer of the other", before);
+    assert.ok(answered < count / 4, `${answered} answers came before it`);
+    await eventually(5000, "the rest", () => corrs.length === count);
+    assert.equal(
+      corrs,
+      Array.from({ length: count }, (_, i) => i),
+    );
+    many.close();
+  }));
 
 test("a frame before AUTH is unauthorized, and one behind a pending AUTH waits for it", async () => {
   let letIn: (result: AuthResult) => void = () => undefined;
@@ -430,6 +454,15 @@ test("an ACK on a topic with several partitions goes where its id says, and to a
         to.cell === joins[3].to.cell ? failure("ack_failed", "down") : { results: ["stale"] },
       );
       assert.is((await ack("own-id")).code, "ack_failed");
+      // What its table failed on is no answer to where it is held: the others know nothing of it and would say that the lease is lost.
+      for (const id of [makeId(1, 5, 3, 3), "own-id"]) {
+        system.on("settle", (_, to) =>
+          to.cell === joins[3].to.cell
+            ? failure("internal", "the table failed")
+            : { results: [failure("lease_lost", "not here")] },
+        );
+        assert.is((await ack(id)).code, "internal");
+      }
       await client.close();
     },
     { partitions: 4 },

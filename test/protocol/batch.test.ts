@@ -10,13 +10,14 @@ import {
   encodePublished,
   encodeSettle,
   eventsFrameBytes,
+  eventsHeaderBytes,
   type SettleBatch,
   writeEventsFrame,
   writePublishHeader,
 } from "../../src/protocol/batch.ts";
 import { type Code, codes, failure, isFailure } from "../../src/protocol/failure.ts";
 import { offsetMax } from "../../src/protocol/ids.ts";
-import { encodePack, PackView } from "../../src/protocol/pack.ts";
+import { encodePack, PackView, packHeaderBytes } from "../../src/protocol/pack.ts";
 import { bytesOf, bytesOfHex, hexOf, textOf } from "./bytes.ts";
 
 const limits = { maxPayload: 100, batchEventsMax: 50 };
@@ -254,6 +255,31 @@ test("server frames with any one byte changed never throw", () => {
       }
     }
   }
+});
+
+function eventsFrame(entries: Parameters<typeof encodePack>[0]): { frame: Uint8Array; lengths: DataView } {
+  const view = new PackView(encodePack(entries));
+  const frame = new Uint8Array(eventsFrameBytes(view, 0, entries.length));
+  writeEventsFrame(eventsHeader, view, 0, entries.length, frame, 0);
+  return { frame, lengths: new DataView(frame.buffer, eventsHeaderBytes + packHeaderBytes) };
+}
+
+test("lengths of payloads that add up only modulo 2^32 are refused by a client", () => {
+  const { frame, lengths } = eventsFrame([{ payload: bytesOf("1") }, { payload: bytesOf("2") }]);
+  lengths.setUint32(0, 0xffffffff, true);
+  lengths.setUint32(4, 3, true);
+  assert.ok(isFailure(decodeServerBatch(frame)));
+});
+
+test("an extension that ends behind the frame is refused by a client, which reads nothing of it there", () => {
+  const { frame, lengths } = eventsFrame([
+    { payload: bytesOf("1"), meta: '{"sid":"s"}' },
+    { payload: bytesOf("2"), key: "k" },
+  ]);
+  // The second one begins with the last byte now, which says that a key comes next.
+  lengths.setUint32(8, lengths.getUint32(8, true) + 3, true);
+  frame[frame.length - 1] = 1;
+  assert.ok(isFailure(decodeServerBatch(frame)));
 });
 
 test("each rule of the binary frames is held", () => {

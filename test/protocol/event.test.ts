@@ -102,4 +102,13 @@ test("all that a filter says must hold", () => {
   }
 });
 
+test("a filter that asks for no tag and no header lets an event through that has neither, nor anything else", () => {
+  const bare = blockOf([{ payload: bytesOf("1") }]);
+  assert.ok(filterMatches({ headers: {} }, bare, 0));
+  assert.ok(filterMatches({ tags: [] }, bare, 0));
+  assert.not(filterMatches({ tags: ["a"] }, bare, 0));
+  assert.not(filterMatches({ headers: { a: "1" } }, bare, 0));
+  assert.not(filterMatches({ sid: "s" }, bare, 0));
+});
+
 test.run();

@@ -23,6 +23,9 @@ class PlayedThread implements Thread {
   die!: (reason: string) => void;
   exit!: () => void;
   closed = false;
+  aborted = false;
+  /** Its loop does not turn. */
+  silent = false;
   readonly worker: number;
   readonly received: (post: ToFront) => void;
   private readonly exited: Promise<void>;
@@ -39,7 +42,10 @@ class PlayedThread implements Thread {
   }
 
   readonly control = {
-    place: async (shards: readonly number[]) => void this.placed.push(...shards),
+    place: async (shards: readonly number[]) => {
+      this.placed.push(...shards);
+      if (this.silent) await new Promise(() => undefined);
+    },
     drain: async () => undefined,
     samples: async () => this.samples,
     crash: () => undefined,
@@ -55,6 +61,7 @@ class PlayedThread implements Thread {
     return this.exited;
   }
   abort(): void {
+    this.aborted = true;
     this.die("aborted");
   }
   close(): void {
@@ -110,6 +117,14 @@ class Stage implements SystemEvents {
     await started;
   }
 
+  /** In steps, so that those who are asked in between can answer. */
+  async pass(ms: number): Promise<void> {
+    for (let passed = 0; passed < ms; passed += 1000) {
+      this.clock.advance(1000);
+      await settle();
+    }
+  }
+
   signal(): void {}
   shardUp(shard: number, epoch: number): void {
     this.log.push(`up ${shard} ${epoch}`);
@@ -122,6 +137,26 @@ class Stage implements SystemEvents {
 
 const settle = () => new Promise((resolve) => setImmediate(resolve));
 const to = { shard: 0, cell: "a" };
+
+test("a thread that gives no sign of life is ended, and there is another when it is gone", async () => {
+  const stage = new Stage(2, 2);
+  await stage.start();
+  await stage.pass(100_000);
+  assert.equal(
+    stage.threads.map(({ aborted }) => aborted),
+    [false, false],
+    "threads that answer",
+  );
+  stage.threads[1].silent = true;
+  // One look asks, six wait for the answer.
+  await stage.pass(34_000);
+  assert.not(stage.threads[1].aborted);
+  stage.threads[1].exit();
+  await stage.pass(6_000);
+  assert.equal([stage.threads[0].aborted, stage.threads[1].aborted], [false, true]);
+  assert.equal(stage.log.slice(2), ["down 1: worker 1 died: it gave no sign of life for 30000 ms"]);
+  assert.equal([stage.threads.length, stage.threads[2].worker], [3, 1]);
+});
 
 test("when a thread dies its requests fail at once, but a new one starts only when the old one is gone", async () => {
   const stage = new Stage(2, 4);
@@ -139,8 +174,7 @@ test("when a thread dies its requests fail at once, but a new one starts only wh
   await settle();
   assert.ok(isFailure(answers[0]) && answers[0].code === "unavailable");
   assert.equal(stage.log.slice(4), ["down 0: worker 0 died: out of memory", "down 2: worker 0 died: out of memory"]);
-  stage.clock.advance(60_000);
-  await settle();
+  await stage.pass(60_000);
   assert.is(stage.threads.length, 2, "the old one may still be writing");
   const refused = stage.system.request(to, { type: "describe" });
   stage.clock.turn();

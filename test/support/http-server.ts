@@ -103,6 +103,7 @@ async function startHttp(options: TestHttpOptions = {}): Promise<TestHttp> {
     log: { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") },
     closing: () => false,
     status: () => ({ ready: true, reasons: [] }),
+    samples: () => system.samples(),
     metricsText: async () => "narthex_up 1\n",
     ...options.http,
   });

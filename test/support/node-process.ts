@@ -31,10 +31,17 @@ export interface StartOptions {
   readonly args?: readonly string[];
   /** A program that runs node, such as strace with its arguments. */
   readonly under?: readonly string[];
+  /** In place of the node's own: the name of a built program beside it. */
+  readonly program?: string;
+  /** False: positions in stacks are those of the built file, and the start takes a third less of the processor. */
+  readonly sourceMaps?: boolean;
 }
 
-function launch({ data, env, args, under }: StartOptions) {
-  const command = [...(under ?? []), process.execPath, "--enable-source-maps", main, ...(args ?? [])];
+/** Starts and waits for nothing. */
+export function launch({ data, env, args, under, program, sourceMaps = true }: StartOptions) {
+  const path = program === undefined ? main : new URL(`./${program}.js`, import.meta.url).pathname;
+  const flags = sourceMaps ? ["--enable-source-maps"] : [];
+  const command = [...(under ?? []), process.execPath, ...flags, path, ...(args ?? [])];
   const child = spawn(command[0], command.slice(1), {
     env: {
       PATH: process.env.PATH ?? "",

@@ -41,6 +41,8 @@ export class PlainClient {
   /** Frames that answer nothing and are no events. */
   readonly others: Frame[] = [];
   readonly closed: Promise<{ code: number; reason: string }>;
+  /** Takes the events in the place of the queue. */
+  onEvent: ((event: EventFrame) => void) | undefined;
   private readonly waiting = new Map<string | number, (frame: Frame) => void>();
   private readonly takers: ((event: EventFrame) => void)[] = [];
   private corr = 0;
@@ -130,6 +132,10 @@ export class PlainClient {
   private take(frame: Frame): void {
     if (frame.op === "EVENT") {
       const event = frame as unknown as EventFrame;
+      if (this.onEvent !== undefined) {
+        this.onEvent(event);
+        return;
+      }
       const taker = this.takers.shift();
       if (taker === undefined) this.events.push(event);
       else taker(event);
