@@ -1,0 +1,700 @@
+// What must be true of a node, kept as plainly as it can be said: logs as arrays, cursors as sets, leases as a list per event. It
+// shares no code with the lease tables, the partitions or the front. It hears four things: what reaches the store, what worker
+// threads say and are told, what clients send, and what leaves for a client; it compares each with all that came before.
+
+import type { LeaseRun } from "../../src/actors/messages.ts";
+import { decodeServerBatch } from "../../src/protocol/batch.ts";
+import { BlockView } from "../../src/protocol/block.ts";
+import { eventId } from "../../src/protocol/event.ts";
+import { makeId } from "../../src/protocol/ids.ts";
+import { leaseText } from "../../src/protocol/lease.ts";
+import type { Rate } from "../../src/protocol/rate.ts";
+import type { ToFront, ToHost } from "../../src/runtime/envelope.ts";
+import type { Commit, ShardStore } from "../../src/store/store.ts";
+import { Budgets } from "./budgets.ts";
+import type { Ask, Publication, SimClient, Subscription } from "./client.ts";
+import type { Coverage } from "./coverage.ts";
+import { type EventFrame, GroupState, type Lease, type SeekTarget, type StoredCursor } from "./group-state.ts";
+import type { World } from "./world.ts";
+
+/** A promise was broken. */
+export class Violation extends Error {}
+
+export interface StoredEvent {
+  readonly offset: number;
+  readonly id: string;
+  readonly payload: string;
+  readonly key: string | undefined;
+  readonly ownId: string | undefined;
+  readonly storedAt: number;
+  readonly ts: number;
+}
+
+interface Stream {
+  readonly topic: string;
+  readonly partition: number;
+  readonly deadLetterOf: { readonly topic: string; readonly group: string } | undefined;
+  readonly events: StoredEvent[];
+  start: number;
+}
+
+interface ShardModel {
+  epoch: number;
+  readonly streams: Map<number, Stream>;
+  readonly entries: Map<string, string>;
+  pending: Commit | undefined;
+}
+
+/** A seek that a lease table was given and has not answered. */
+interface Seek {
+  readonly cell: string;
+  readonly shard: number;
+  readonly worker: number;
+  readonly mail: number;
+  readonly to: SeekTarget;
+  /** Its cursor is stored. */
+  done: boolean;
+}
+
+const decoder = new TextDecoder();
+
+/** Codes after which an event that was published may still be there. */
+const unsure: ReadonlySet<string> = new Set(["unavailable", "internal", "unknown_outcome", "closed"]);
+
+export class Checker {
+  readonly shards = new Map<number, ShardModel>();
+  readonly groups = new Map<string, GroupState>();
+  readonly publications = new Map<number, Publication>();
+  /** Set when the wall clock is moved: what is measured by it is not compared then. */
+  clockMoved = false;
+  clockSetForth = false;
+  /** Hears what happens, in words. */
+  trace: ((line: string) => void) | undefined;
+  dedupeMs = 0;
+  connRate: Rate | "off" = "off";
+  topicRate: Rate | "off" = "off";
+  readonly budgets = new Budgets();
+  violation: Violation | undefined;
+  private readonly world: World;
+  private readonly coverage: Coverage;
+  /** Every lease ever given, by its shard and name. */
+  private readonly leases = new Map<string, Lease>();
+  /** What is asked about leases and not answered. */
+  private readonly unanswered = new Set<Ask>();
+  private readonly lastOf = new Map<string, number>();
+  private readonly ownIds = new Map<string, StoredEvent>();
+  /** Which lease table a member has joined. */
+  private readonly groupOf = new Map<number, string>();
+  /** Members that are clients of the library. */
+  private readonly librarians = new Set<number>();
+  /** Partitions were started from the store after the clock was set forth. */
+  private forgot = false;
+  private seeks: Seek[] = [];
+  private readonly seeksOf = new WeakMap<Commit, readonly Seek[]>();
+
+  constructor(world: World, coverage: Coverage) {
+    this.world = world;
+    this.coverage = coverage;
+  }
+
+  /** The first one counts: it may be thrown where the node catches everything. */
+  fail(what: string): never {
+    this.violation ??= new Violation(what);
+    throw this.violation;
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- the store
+
+  started(shard: number, commit: Commit): void {
+    const model = this.shard(shard);
+    if (model.pending !== undefined) this.fail(`shard ${shard}: a second commit while one is in flight`);
+    model.pending = commit;
+    this.seeksOf.set(
+      commit,
+      this.seeks.filter((seek) => seek.shard === shard),
+    );
+  }
+
+  committed(shard: number, commit: Commit): void {
+    this.shard(shard).pending = undefined;
+    this.apply(shard, commit);
+  }
+
+  /** Nothing of it is stored, and the actors that had gathered it are started anew. */
+  refused(shard: number, _commit: Commit): void {
+    this.shard(shard).pending = undefined;
+    this.restarted(shard);
+  }
+
+  broke(shard: number): void {
+    this.restarted(shard);
+  }
+
+  private restarted(shard: number): void {
+    this.forgot ||= this.clockSetForth;
+    this.budgets.reset(this.world.mono);
+    this.seeks = this.seeks.filter((seek) => seek.shard !== shard);
+    for (const group of this.groups.values()) if (group.shard === shard) group.restarted();
+  }
+
+  /** What a shard holds when it is opened is what was committed, with or without the commit that was under way, whole. */
+  async opened(shard: number, store: ShardStore): Promise<void> {
+    const model = this.shard(shard);
+    if (store.epoch <= model.epoch) this.fail(`shard ${shard}: epoch ${store.epoch} after ${model.epoch}`);
+    model.epoch = store.epoch;
+    if (store.damage().length > 0) this.fail(`shard ${shard}: damage ${JSON.stringify(store.damage())}`);
+    const blocks = new Map<number, readonly BlockView[]>();
+    for (const stream of store.streams()) {
+      const head = store.head(stream)!;
+      const read = await store.read(stream, { from: head.start, to: head.end, bytesMax: Number.POSITIVE_INFINITY });
+      blocks.set(stream, read.blocks);
+    }
+    let difference = this.difference(model, store, blocks);
+    if (difference !== undefined && model.pending !== undefined) {
+      this.coverage.hit("recovered: with the commit in flight");
+      this.apply(shard, model.pending);
+      difference = this.difference(model, store, blocks);
+    } else if (model.pending !== undefined) this.coverage.hit("recovered: without the commit in flight");
+    model.pending = undefined;
+    if (difference !== undefined) this.fail(`shard ${shard} after opening: ${difference}`);
+    this.restarted(shard);
+  }
+
+  private difference(
+    model: ShardModel,
+    store: ShardStore,
+    blocks: ReadonlyMap<number, readonly BlockView[]>,
+  ): string | undefined {
+    const found = new Map([...store.entries("")].map(([key, value]) => [key, decoder.decode(value)]));
+    for (const [key, value] of model.entries) {
+      if (found.get(key) !== value) return `entry ${key} is ${found.get(key)}, committed was ${value}`;
+    }
+    for (const key of found.keys())
+      if (!model.entries.has(key)) return `entry ${key} was never committed or was removed`;
+    const streams = new Set([...model.streams].filter(([, { events }]) => events.length > 0).map(([number]) => number));
+    for (const number of store.streams()) {
+      if (!streams.delete(number)) return `stream ${number} is there and was not committed`;
+      const stream = model.streams.get(number)!;
+      const head = store.head(number)!;
+      if (head.end !== stream.events.length) return `stream ${number} ends at ${head.end}, not ${stream.events.length}`;
+      if (head.start !== stream.start) return `stream ${number} starts at ${head.start}, not ${stream.start}`;
+      let next = head.start;
+      for (const block of blocks.get(number) ?? []) {
+        for (let i = 0; i < block.count; i++) {
+          const event = readEvent(block, i);
+          if (event.offset < head.start) continue;
+          if (event.offset !== next++) return `stream ${number} has ${event.offset} in the place of ${next - 1}`;
+          const known = stream.events[event.offset];
+          if (JSON.stringify(known) !== JSON.stringify(event)) {
+            return `stream ${number} offset ${event.offset} is ${JSON.stringify(event)}, stored was ${JSON.stringify(known)}`;
+          }
+        }
+      }
+      if (next !== head.end) return `stream ${number}: nothing can be read from ${next} to ${head.end}`;
+    }
+    return streams.size > 0 ? `stream ${[...streams][0]} is gone` : undefined;
+  }
+
+  private apply(shard: number, commit: Commit): void {
+    const model = this.shard(shard);
+    // Who a partition belongs to is put before its first event is stored, in the same commit at the latest.
+    for (const [key, value] of commit.puts) if (key.startsWith("partition/")) this.putPartition(model, key, value);
+    const dead: { readonly group: GroupState; readonly offset: number; readonly seeking: boolean }[] = [];
+    for (const bytes of commit.blocks) {
+      const block = new BlockView(bytes);
+      const stream = model.streams.get(block.stream);
+      if (stream === undefined) this.fail(`events of stream ${block.stream}, whose topic nobody knows`);
+      if (block.firstOffset !== stream.events.length) {
+        this.fail(
+          `${stream.topic}/${stream.partition}: stored at ${block.firstOffset}, the end is ${stream.events.length}`,
+        );
+      }
+      for (let i = 0; i < block.count; i++) {
+        const event = readEvent(block, i);
+        const last = stream.events.at(-1);
+        if (last !== undefined && event.storedAt < last.storedAt) this.fail(`${stream.topic}: time of storing falls`);
+        if (stream.deadLetterOf === undefined) this.publicationStored(block.stream, stream, event);
+        else dead.push(this.deadLetterStored(stream, event, block, i, commit));
+        stream.events.push(event);
+      }
+    }
+    for (const [number, start] of commit.trims) {
+      const stream = model.streams.get(number);
+      if (stream === undefined) continue;
+      if (start === null) model.streams.delete(number);
+      else if (start > stream.start) {
+        stream.start = Math.min(start, stream.events.length);
+        this.trace?.(`    retention of ${stream.topic}/${stream.partition} up to ${stream.start}`);
+        this.coverage.hit("retention");
+      }
+    }
+    for (const [key, value] of commit.puts) {
+      if (value === null) model.entries.delete(key);
+      else model.entries.set(key, decoder.decode(value));
+      if (key.startsWith("cursor/") || key.startsWith("group/")) this.putGroup(shard, key, value, commit);
+    }
+    for (const { group, offset, seeking } of dead) {
+      // One that died just before the group was moved back comes again.
+      if (!seeking && !group.isSettled(offset))
+        this.fail(`${group.name}: ${offset} is a dead letter and not settled in the same commit`);
+    }
+  }
+
+  private putPartition(model: ShardModel, key: string, value: Uint8Array | null): void {
+    const number = Number(key.slice("partition/".length));
+    if (value === null || model.streams.has(number)) return;
+    const record = JSON.parse(decoder.decode(value)) as { name: string; deadLetterOf?: Stream["deadLetterOf"] };
+    model.streams.set(number, {
+      topic: record.name,
+      partition: number % 64,
+      deadLetterOf: record.deadLetterOf,
+      events: [],
+      start: 0,
+    });
+  }
+
+  private publicationStored(number: number, stream: Stream, event: StoredEvent): void {
+    const where = `${stream.topic}/${stream.partition}:${event.offset}`;
+    const { n } = JSON.parse(event.payload) as { n: number };
+    const publication = this.publications.get(n);
+    if (publication === undefined) this.fail(`${where} holds ${event.payload}, which nobody published`);
+    const { topic, key, ownId } = publication;
+    if (topic !== stream.topic || key !== event.key || ownId !== event.ownId) {
+      this.fail(`${where} is not what was published as ${n}: ${JSON.stringify(event)}`);
+    }
+    if (publication.stored !== undefined && this.forgot) {
+      // Over a restart only the wall clock tells how old a name is, and it was set forth.
+      this.coverage.hit("stored twice: the clock was set forth before a restart");
+      return;
+    }
+    if (publication.stored !== undefined)
+      this.fail(`${where}: ${n} is stored twice, first at ${publication.stored.offset}`);
+    publication.stored = { stream: number, offset: event.offset };
+    if (publication.refused !== undefined && !unsure.has(publication.refused)) {
+      this.fail(`${where}: ${n} is stored and was refused with ${publication.refused}`);
+    }
+    const lane = `${publication.client}/${number}`;
+    if ((this.lastOf.get(lane) ?? -1) > n)
+      this.fail(`${where}: ${n} is behind ${this.lastOf.get(lane)} of the same client`);
+    this.lastOf.set(lane, n);
+    if (ownId === undefined) return;
+    const name = `${number}/${ownId}`;
+    const first = this.ownIds.get(name);
+    if (first !== undefined && !this.clockMoved && event.storedAt - first.storedAt < this.dedupeMs - 1) {
+      this.fail(
+        `${where}: the id ${ownId} is stored again ${event.storedAt - first.storedAt} ms after ${first.offset}`,
+      );
+    }
+    if (first !== undefined) this.coverage.hit("dedupe: stored again after its window");
+    this.ownIds.set(name, event);
+  }
+
+  private deadLetterStored(stream: Stream, event: StoredEvent, block: BlockView, index: number, commit: Commit) {
+    const { deadLetterOf } = stream;
+    const meta = JSON.parse(block.pack.extension(index).meta ?? "{}") as {
+      headers: Record<string, string>;
+      caused_by: readonly string[];
+    };
+    const partition = Number(meta.headers["x-dlq-partition"]);
+    const offset = Number(meta.headers["x-dlq-offset"]);
+    const source = this.streamOf(meta.headers["x-dlq-topic"], partition);
+    const what = `dead letter of ${meta.headers["x-dlq-topic"]}/${partition}:${offset}`;
+    const origin = source?.stream.events[offset];
+    if (source === undefined || origin === undefined) this.fail(`${what}, which is not stored`);
+    if (origin.payload !== event.payload || origin.key !== event.key || meta.caused_by[0] !== origin.id) {
+      this.fail(`${what} is another event: ${JSON.stringify(event)}`);
+    }
+    const group = this.groups.get(`${source.number}/${deadLetterOf!.group}`);
+    if (group === undefined || deadLetterOf!.group !== meta.headers["x-dlq-group"]) this.fail(`${what} of no group`);
+    const cell = `group/${source.number}/${group.group}`;
+    const seeking = (this.seeksOf.get(commit) ?? []).some((seek) => seek.cell === cell && !seek.done);
+    const reason = group.bury(offset, Number(meta.headers["x-dlq-attempts"]), seeking);
+    if (reason !== undefined) this.fail(`${what} of ${group.name}: ${reason}`);
+    this.coverage.hit("dead letter");
+    return { group, offset, seeking };
+  }
+
+  private putGroup(shard: number, key: string, value: Uint8Array | null, commit: Commit): void {
+    const [kind, stream, ...rest] = key.split("/");
+    const name = `${stream}/${rest.join("/")}`;
+    const number = Number(stream);
+    if (value === null) {
+      this.groups.delete(name);
+      return;
+    }
+    const owner = this.shard(shard).streams.get(number);
+    if (owner === undefined) this.fail(`${key} without a stream`);
+    let group = this.groups.get(name);
+    if (group === undefined) {
+      group = new GroupState({
+        shard,
+        stream: number,
+        group: rest.join("/"),
+        name: `${owner.topic}/${owner.partition} ${rest.join("/")}`,
+        owner,
+      });
+      this.groups.set(name, group);
+    }
+    const text = decoder.decode(value);
+    if (kind === "group") {
+      group.options = JSON.parse(text) as GroupState["options"];
+      return;
+    }
+    const cell = `group/${name}`;
+    const seeks = (this.seeksOf.get(commit) ?? []).filter((seek) => seek.cell === cell && !seek.done);
+    this.trace?.(`    cursor ${group.name} ${text}${seeks.length > 0 ? " (seeking)" : ""}`);
+    const outcome = group.put(JSON.parse(text) as StoredCursor, {
+      seeks: seeks.map(({ to }) => to),
+      now: this.world.mono,
+    });
+    if (outcome === "seek") {
+      this.coverage.hit("seek");
+      for (const seek of seeks) seek.done = true;
+    } else if (outcome !== undefined) this.fail(`${group.name}: ${outcome}`);
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- the threads
+
+  taken(worker: number, { mail }: ToHost): void {
+    for (const { shard, cell, id, message } of mail) {
+      if (message.type === "seek") this.trace?.(`    seek ${cell} ${JSON.stringify(message.to)}`);
+      if (message.type === "seek") this.groups.get(cell.slice("group/".length))?.moves(this.world.mono);
+      if (message.type === "seek")
+        this.seeks.push({ cell, shard, worker, mail: id, to: { ...message.to, ...this.headOf(cell) }, done: false });
+      else if (message.type === "join") {
+        this.groupOf.set(message.member, cell.slice("group/".length));
+        if (message.format === "batch") this.librarians.add(message.member);
+        else this.librarians.delete(message.member);
+      } else if (message.type === "settle" && this.librarians.has(message.member)) {
+        // Plain clients tell what they ask when they send it; of the library's frames only this is seen.
+        for (const { ack, lease: name } of message.entries) {
+          const lease = this.leases.get(`${shard}/${name}`);
+          lease?.asked({ op: ack ? "ACK" : "NACK", sentAt: this.world.mono, named: true });
+        }
+      } else if (message.type === "extend" && this.librarians.has(message.member)) {
+        const lease = this.leases.get(`${shard}/${message.lease}`);
+        if (lease !== undefined) this.extendsByLibrary(lease, message.extendMs);
+      } else if (message.type === "settleRuns") {
+        const op = { ack: "ACK", nack: "NACK", release: "RELEASE" }[message.verb];
+        for (const lease of this.leasesOf(shard, message.runs))
+          lease.asked({ op, sentAt: this.world.mono, named: true });
+      } else if (message.type === "extendRuns") {
+        for (const lease of this.leasesOf(shard, message.runs)) this.extendsByLibrary(lease, message.extendMs);
+      } else if (message.type === "leave") this.groups.get(cell.slice("group/".length))?.left(message.member);
+      else if (message.type === "dropGroup") this.groups.get(cell.slice("group/".length))?.restarted();
+    }
+  }
+
+  /** A node is gone. */
+  ended(): void {
+    for (const group of this.groups.values()) group.gone.clear();
+  }
+
+  died(shards: readonly number[]): void {
+    for (const shard of shards) this.restarted(shard);
+  }
+
+  posted(worker: number, { items }: ToFront): void {
+    for (const item of items) {
+      if (item.type === "answer" && this.seeks.length > 0) {
+        this.seeks = this.seeks.filter((seek) => seek.worker !== worker || seek.mail !== item.id);
+      } else if (item.type === "shardUp") {
+        // Also after a full disk, which needs no opening.
+        this.forgot ||= this.clockSetForth;
+        this.budgets.reset(this.world.mono);
+      } else if (item.type === "cellRestarted") {
+        this.groups.get(item.address.cell.slice("group/".length))?.restarted();
+        this.seeks = this.seeks.filter(({ cell, shard }) => cell !== item.address.cell || shard !== item.address.shard);
+        this.coverage.hit("a cell is restarted");
+        this.forgot ||= this.clockSetForth;
+        this.budgets.reset(this.world.mono);
+      } else if (item.type === "signal" && item.signal.type === "events") {
+        const { member, stream, frames, ends, binary } = item.signal;
+        let from = 0;
+        for (const end of ends) {
+          const frame = frames.subarray(from, end);
+          if (binary) this.deliveredBatch(stream, member, frame);
+          else this.delivered(stream, member, JSON.parse(decoder.decode(frame)) as EventFrame);
+          from = end;
+        }
+      }
+    }
+  }
+
+  private extendsByLibrary(lease: Lease, extendMs: number): void {
+    const now = this.world.mono;
+    const runs = lease.group.current(lease.offset) === lease && !lease.over(now);
+    lease.asked({ op: "MODACK", sentAt: now, named: true, extendMs });
+    if (runs) lease.extended(now + extendMs, now);
+  }
+
+  private *leasesOf(shard: number, runs: readonly LeaseRun[]): Generator<Lease> {
+    for (const { epoch, token, count } of runs) {
+      for (let i = 0; i < count; i++) {
+        const lease = this.leases.get(`${shard}/${leaseText(epoch, token + i)}`);
+        if (lease !== undefined) yield lease;
+      }
+    }
+  }
+
+  private deliveredBatch(stream: number, member: number, bytes: Uint8Array): void {
+    const batch = decodeServerBatch(bytes);
+    if ("code" in batch || batch.op !== "EVENTS") this.fail(`a binary frame for member ${member} that is no EVENTS`);
+    const group = this.groups.get(this.groupOf.get(member) ?? "");
+    if (group === undefined) this.fail(`EVENTS for member ${member}, which has not joined`);
+    const { firstOffset, attempt, epoch, token, pack, partition } = batch;
+    for (let i = 0; i < pack.count; i++) {
+      const offset = firstOffset + i;
+      const { key, id } = pack.extension(i);
+      this.delivered(stream, member, {
+        topic: group.owner.topic,
+        group: group.group,
+        event: {
+          id: id ?? makeId(batch.storedAt, offset, partition, batch.salt),
+          partition,
+          offset,
+          ...(key === undefined ? {} : { key }),
+          payload: JSON.parse(decoder.decode(pack.payload(i))),
+        },
+        ctx: { attempt, ack_deadline_ms: batch.ackDeadlineMs, lease: leaseText(epoch, token + i) },
+      });
+    }
+  }
+
+  private delivered(stream: number, member: number, { group: name, topic, event, ctx }: EventFrame): void {
+    const group = this.groups.get(`${stream}/${name}`);
+    const what = `${topic}/${event.partition}:${event.offset} to ${name} as ${ctx.lease}, attempt ${ctx.attempt}`;
+    if (group === undefined) this.fail(`${what}: delivered before the group is stored`);
+    const known = group.owner.events[event.offset];
+    if (known === undefined) this.fail(`${what}: delivered before it is stored`);
+    if (known.id !== event.id || known.payload !== JSON.stringify(event.payload) || known.key !== event.key) {
+      this.fail(`${what}: ${JSON.stringify(event)} is not what is stored: ${JSON.stringify(known)}`);
+    }
+    this.trace?.(`    lease ${what} member ${member}${known.ownId === undefined ? "" : ` id ${known.ownId}`}`);
+    const token = `${group.shard}/${ctx.lease}`;
+    if (this.leases.has(token)) this.fail(`${what}: this name of a lease was given before`);
+    const reason = group.lease(event.offset, {
+      token: ctx.lease,
+      attempt: ctx.attempt,
+      member,
+      issuedAt: this.world.mono,
+      deadlineAt: this.world.mono + ctx.ack_deadline_ms,
+      blurred: this.world.stoodStill,
+      seeking: this.seeks.some(
+        ({ cell, shard, done }) => !done && shard === group.shard && cell === `group/${stream}/${name}`,
+      ),
+    });
+    if (reason !== undefined) this.fail(`${what}: ${reason}`);
+    const lease = group.current(event.offset)!;
+    this.leases.set(token, lease);
+    for (const ask of this.unanswered) if (this.meant(ask, lease)) lease.asked(ask);
+    this.coverage.hit(ctx.attempt === 1 ? "delivered" : "redelivered");
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- the clients
+
+  /** An EVENT leaves for a client. */
+  eventSent(subscription: Subscription, frame: EventFrame): Lease {
+    const { group, owner } = this.find(frame);
+    const lease = this.leases.get(`${group.shard}/${frame.ctx.lease}`);
+    if (lease?.group !== group || lease.offset !== frame.event.offset)
+      this.fail(`${subscription.name}: an EVENT with the lease ${frame.ctx.lease}, which no table gave`);
+    lease.subscription = subscription;
+    const { name } = subscription.client;
+    // 50 ms of refill at each lease table that the connection may have a seat at.
+    const lent = this.connRate === "off" ? 0 : Math.ceil(this.connRate.perSec / 20) * this.groups.size;
+    this.budgets.use(`delivery to ${name}`, this.connRate, [this.world.mono, this.world.mono], lent);
+    // What is written to a connection whose other end is gone was written in good faith.
+    if (subscription.client.status !== "open") return lease;
+    if (subscription.status !== "live") {
+      this.fail(`${subscription.name}: EVENT ${owner.topic}:${frame.event.offset} while it is ${subscription.status}`);
+    }
+    let held = 0;
+    for (const other of subscription.leases) {
+      if (other.revived || other.over(this.world.mono)) subscription.leases.delete(other);
+      else held++;
+    }
+    subscription.leases.add(lease);
+    if (held + 1 > subscription.maxInflight) {
+      this.fail(`${subscription.name}: ${held + 1} events out, maxInflight is ${subscription.maxInflight}`);
+    }
+    if (held + 1 === subscription.maxInflight) this.coverage.hit("window full");
+    return lease;
+  }
+
+  /** A holder has asked something about an event. An id of the publisher's own may name several, one per key and dedupe window. */
+  asked(lease: Lease, ask: Ask): void {
+    lease.asked(ask);
+    this.unanswered.add(ask);
+    const { group, offset } = lease;
+    for (const other of this.groups.values()) {
+      for (const one of other.known(other === group ? offset : undefined)) {
+        if (one !== lease && this.meant(ask, one)) one.asked(ask);
+      }
+    }
+  }
+
+  /** Whether this may be about that lease too, by the time it arrives. */
+  private meant(ask: Ask, { group, offset, token }: Lease): boolean {
+    const asked = ask.lease!;
+    if (ask.named === true && asked.token !== token) return false;
+    if (asked.group === group && asked.offset === offset) return true;
+    const { ownId } = asked.group.owner.events[asked.offset];
+    return (
+      ownId !== undefined &&
+      ownId === group.owner.events[offset].ownId &&
+      asked.group.owner.topic === group.owner.topic &&
+      asked.group.group === group.group
+    );
+  }
+
+  /** A request is answered: `ok` are the fields of an OK, otherwise there is a code. */
+  answered(client: SimClient, ask: Ask, answer: { ok?: Record<string, unknown>; code?: string }): void {
+    const { ok, code } = answer;
+    this.unanswered.delete(ask);
+    this.trace?.(
+      `    ${client.name} hears ${code ?? (ok?.stale === true ? "stale" : "OK")} to ${ask.op} ${ask.publication?.n ?? ask.lease?.token ?? ""}`,
+    );
+    this.coverage.hit(code === undefined ? `OK to ${ask.op}` : `code: ${code}`);
+    switch (ask.op) {
+      case "PUBLISH":
+        if (ok === undefined) this.publishRefused(ask.publication!, code!);
+        else {
+          const { topic } = ask.publication!;
+          const span = [ask.sentAt, this.world.mono] as const;
+          this.budgets.use(`publishing of ${client.name}`, this.connRate, span);
+          this.budgets.use(`publishing to ${topic}`, this.topicRate, span);
+          this.publishConfirmed(ask.publication!, ok);
+        }
+        return;
+      case "ACK":
+      case "NACK":
+      case "MODACK":
+        this.settled(client, ask, ok, code);
+        return;
+      default:
+    }
+  }
+
+  publishRefused(publication: Publication, code: string): void {
+    publication.refused = code;
+    if (publication.stored !== undefined && !unsure.has(code)) {
+      this.fail(
+        `${publication.topic}: ${publication.n} is refused with ${code} and was stored at ${publication.stored.offset}`,
+      );
+    }
+  }
+
+  publishConfirmed(publication: Publication, ok: Record<string, unknown>): void {
+    const { topic, n, ownId } = publication;
+    const found = this.streamOf(topic, Number(ok.partition));
+    const event = found?.stream.events[Number(ok.offset)];
+    const where = `${topic}/${ok.partition}:${ok.offset}`;
+    if (event === undefined) this.fail(`${where}: OK to ${n} before it is stored`);
+    if (event.id !== ok.id || event.ts !== ok.ts)
+      this.fail(`${where}: OK to ${n} says ${JSON.stringify(ok)}, stored is ${JSON.stringify(event)}`);
+    if (ok.duplicate !== true) {
+      if (event.payload !== JSON.stringify({ n })) this.fail(`${where}: OK to ${n}, but it holds ${event.payload}`);
+      publication.confirmed = true;
+      return;
+    }
+    this.coverage.hit("dedupe: duplicate");
+    if (ownId === undefined || event.ownId !== ownId)
+      this.fail(`${where}: ${n} is no duplicate of ${JSON.stringify(event)}`);
+    // Half a second for the way there and back.
+    if (!this.clockMoved && publication.sentWall - event.storedAt > this.dedupeMs + 500) {
+      this.fail(`${where}: ${n} is taken for a duplicate ${publication.sentWall - event.storedAt} ms later`);
+    }
+  }
+
+  private settled(
+    client: SimClient,
+    ask: Ask,
+    ok: Record<string, unknown> | undefined,
+    code: string | undefined,
+  ): void {
+    const lease = ask.lease!;
+    const { group, offset } = lease;
+    // Then another event of this id may have been the one; leases in other shards may have this name.
+    if (group.owner.events[offset].ownId !== undefined) return;
+    const what = `${client.name}: ${ask.op} of ${group.name}:${offset} as ${lease.token}${ask.named ? "" : " (not named)"}`;
+    if (group.since > ask.sentAt || lease.doubtful) return;
+    if (ok !== undefined && ok.stale !== true && ask.op === "ACK" && !group.isSettled(offset))
+      this.fail(`${what} is answered OK and not stored`);
+    if (lease.lost) return;
+    const current = group.current(offset) === lease && !lease.over(this.world.mono, true);
+    if (code === "lease_lost" || code === "unknown_id" || ok?.stale === true) {
+      // A lease that runs and was settled by nothing before this request is no reason to refuse it.
+      const repeated = lease.asks.some((other) => other !== ask && other.sentAt <= ask.sentAt && other.op !== "MODACK");
+      if (current && !repeated && lease.subscription?.client === client && ask.sentAt < lease.deadlineMin) {
+        this.fail(`${what} is answered ${code ?? "stale"}, and the lease runs`);
+      }
+      return;
+    }
+    if (ok === undefined) return;
+    if (ask.op === "MODACK") {
+      if (ask.named || group.current(offset) === lease) lease.extended(ask.sentAt + ask.extendMs!, this.world.mono);
+      return;
+    }
+    if (ask.op === "NACK" && !group.isSettled(offset) && group.attemptsStored(offset) < lease.attempt) {
+      this.fail(`${what} is answered OK, attempt ${lease.attempt} is not stored`);
+    }
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- looking
+
+  /** Of the stream of a lease table. */
+  private headOf(cell: string): { readonly start: number; readonly end: number } {
+    const stream = Number(cell.split("/")[1]);
+    for (const { streams } of this.shards.values()) {
+      const found = streams.get(stream);
+      if (found !== undefined) return { start: found.start, end: found.events.length };
+    }
+    return { start: 0, end: 0 };
+  }
+
+  streamOf(
+    topic: string,
+    partition: number,
+  ): { readonly number: number; readonly shard: number; readonly stream: Stream } | undefined {
+    for (const [shard, { streams }] of this.shards) {
+      for (const [number, stream] of streams) {
+        if (stream.topic === topic && stream.partition === partition) return { number, shard, stream };
+      }
+    }
+    return undefined;
+  }
+
+  *streams(): Generator<{ readonly number: number; readonly stream: Stream }> {
+    for (const { streams } of this.shards.values()) for (const [number, stream] of streams) yield { number, stream };
+  }
+
+  find({ topic, group, event }: EventFrame): { readonly group: GroupState; readonly owner: Stream } {
+    const found = this.streamOf(topic, event.partition);
+    const state = found && this.groups.get(`${found.number}/${group}`);
+    if (state === undefined) this.fail(`an EVENT of ${topic} for ${group}, which is not stored`);
+    return { group: state, owner: found!.stream };
+  }
+
+  private shard(number: number): ShardModel {
+    let model = this.shards.get(number);
+    if (model === undefined) {
+      model = { epoch: 0, streams: new Map(), entries: new Map(), pending: undefined };
+      this.shards.set(number, model);
+    }
+    return model;
+  }
+}
+
+function readEvent(block: BlockView, index: number): StoredEvent {
+  const { key, id } = block.pack.extended ? block.pack.extension(index) : { key: undefined, id: undefined };
+  return {
+    offset: block.firstOffset + index,
+    id: eventId(block, index),
+    payload: decoder.decode(block.pack.payload(index)),
+    key,
+    ownId: id,
+    storedAt: block.storedAt,
+    ts: block.ts(index),
+  };
+}

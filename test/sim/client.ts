@@ -1,0 +1,325 @@
+// A client of the simulated node: a socket that delays, stops taking and breaks, frames as a plain client sends them, and what it
+// remembers of them. It handles what it gets after a while, well or badly; each thing it does is told to the checker.
+
+import type { Front } from "../../src/front/front.ts";
+import type { Peer, Pipe } from "../../src/front/outlet.ts";
+import type { Heard } from "../../src/front/server.ts";
+import type { Checker } from "./checker.ts";
+import type { EventFrame, Lease } from "./group-state.ts";
+import { Scope, type World } from "./world.ts";
+
+export interface Publication {
+  readonly n: number;
+  readonly client: number;
+  readonly topic: string;
+  readonly key: string | undefined;
+  readonly ownId: string | undefined;
+  readonly sentWall: number;
+  stored?: { readonly stream: number; readonly offset: number };
+  refused?: string;
+  confirmed?: boolean;
+}
+
+export interface Ask {
+  readonly op: string;
+  readonly sentAt: number;
+  readonly publication?: Publication;
+  readonly lease?: Lease;
+  readonly named?: boolean;
+  readonly extendMs?: number;
+  readonly subscription?: Subscription;
+}
+
+export interface Subscription {
+  readonly name: string;
+  readonly client: SimClient;
+  readonly topic: string;
+  readonly group: string;
+  readonly maxInflight: number;
+  status: "joining" | "live" | "paused" | "leaving" | "over";
+  readonly leases: Set<Lease>;
+}
+
+/** How a client treats what it gets, in percent; the rest is left lying. */
+export interface Manners {
+  readonly ack: number;
+  readonly nack: number;
+  readonly extend: number;
+  readonly unnamed: number;
+  readonly late: number;
+  readonly handleMs: number;
+}
+
+export const goodManners: Manners = { ack: 100, nack: 0, extend: 0, unnamed: 0, late: 0, handleMs: 5 };
+
+const wireMsMax = 3;
+
+export class SimClient {
+  readonly id: number;
+  readonly scope: Scope;
+  readonly subscriptions = new Map<string, Subscription>();
+  readonly pending = new Map<number, Ask>();
+  status: "open" | "closed" = "open";
+  /** It takes nothing from the wire. */
+  frozen = false;
+  private everFrozen = false;
+  readonly manners: Manners;
+  /** Hears of each event that was settled or left. */
+  private readonly world: World;
+  private readonly checker: Checker;
+  private heard: Heard | undefined;
+  private corr = 0;
+  private toNodeAt = 0;
+  private toClientAt = 0;
+  private paused = false;
+  private readonly unread: string[] = [];
+  private readonly untaken: (() => void)[] = [];
+  private readonly front: Scope;
+  private readonly peer: Peer & { bufferedAmount: number; readyState: number };
+
+  constructor(options: { id: number; world: World; checker: Checker; front: Scope; manners: Manners }) {
+    this.id = options.id;
+    this.world = options.world;
+    this.checker = options.checker;
+    this.front = options.front;
+    this.manners = options.manners;
+    this.scope = new Scope(`client-${options.id}`);
+    this.peer = this.makePeer();
+  }
+
+  get name(): string {
+    return this.scope.name;
+  }
+
+  connect(front: Front): void {
+    const pipe: Pipe = { cork: () => undefined, uncork: () => undefined };
+    this.heard = front.accept(this.peer, pipe);
+    this.send("AUTH", {});
+  }
+
+  // -------------------------------------------------------------------------------------------------------------- asking
+
+  publish(topic: string, publication: Publication, opts: object): void {
+    this.checker.publications.set(publication.n, publication);
+    this.send("PUBLISH", { topic, payload: { n: publication.n }, opts }, { publication });
+  }
+
+  subscribe(topic: string, group: string, maxInflight: number, opts: object): void {
+    if (this.subscriptions.has(`${topic} ${group}`)) return;
+    const name = `${this.name} ${topic} ${group}`;
+    const subscription: Subscription = {
+      name,
+      client: this,
+      topic,
+      group,
+      maxInflight,
+      status: "joining",
+      leases: new Set(),
+    };
+    this.subscriptions.set(`${topic} ${group}`, subscription);
+    this.send("SUBSCRIBE", { topic, group, opts: { ...opts, maxInflight } }, { subscription });
+  }
+
+  steer(op: "UNSUBSCRIBE" | "PAUSE" | "RESUME", subscription: Subscription): void {
+    const { topic, group } = subscription;
+    if (op === "UNSUBSCRIBE") {
+      this.subscriptions.delete(`${topic} ${group}`);
+      if (subscription.status !== "over") subscription.status = subscription.status === "paused" ? "paused" : "live";
+    }
+    // What comes after RESUME was sent may be there before its OK.
+    if (op === "RESUME" && subscription.status === "paused") subscription.status = "live";
+    this.send(op, { topic, group }, { subscription });
+  }
+
+  seek(topic: string, group: string, set: unknown): void {
+    this.send("CURSOR", { topic, group, ...(set === undefined ? {} : { set }) });
+  }
+
+  settle(
+    op: "ACK" | "NACK" | "MODACK",
+    lease: Lease,
+    id: string,
+    named: boolean,
+    more: Record<string, unknown> = {},
+  ): void {
+    if (this.status !== "open") return;
+    const { topic, group } = lease.subscription!;
+    const extendMs = more.extend_ms as number | undefined;
+    const ask = this.send(
+      op,
+      { topic, group, id, ...(named ? { lease: lease.token } : {}), ...more },
+      { lease, named, ...(extendMs === undefined ? {} : { extendMs }) },
+    );
+    this.checker.asked(lease, ask);
+    this.checker.trace?.(
+      `    ${this.name} ${op} ${lease.group.name}:${lease.offset} ${lease.token}${named ? "" : " (not named)"}`,
+    );
+  }
+
+  send(op: string, fields: object, facts: Partial<Ask> = {}): Ask {
+    const corr = ++this.corr;
+    const ask: Ask = { op, sentAt: this.world.mono, ...facts };
+    if (this.status !== "open") return ask;
+    this.pending.set(corr, ask);
+    const frame = JSON.stringify({ op, corr, ...fields });
+    this.toNodeAt = this.later(this.toNodeAt);
+    this.world.at(this.front, this.toNodeAt, () => this.arrive(frame));
+    return ask;
+  }
+
+  /** Ends the connection; the node hears of it after a while, or, if it vanishes, never. */
+  close(vanish: boolean): void {
+    if (this.status === "closed") return;
+    this.over();
+    const { heard } = this;
+    this.toNodeAt = this.later(this.toNodeAt);
+    if (!vanish) {
+      this.world.at(this.front, this.toNodeAt, () => {
+        this.peer.readyState = 3;
+        heard?.close();
+      });
+    }
+  }
+
+  freeze(frozen: boolean): void {
+    this.frozen = frozen;
+    this.everFrozen = true;
+    if (!frozen) for (const take of this.untaken.splice(0)) take();
+  }
+
+  /** The node is gone, or has closed the connection. */
+  over(): void {
+    this.status = "closed";
+    this.scope.alive = false;
+    for (const subscription of this.subscriptions.values()) subscription.status = "over";
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- the wire
+
+  private arrive(frame: string): void {
+    if (this.peer.readyState !== 1) return;
+    if (this.paused) this.unread.push(frame);
+    else this.heard?.message(frame, frame.length);
+  }
+
+  private makePeer(): Peer & { bufferedAmount: number; readyState: number } {
+    const decoder = new TextDecoder();
+    const peer = {
+      OPEN: 1,
+      readyState: 1,
+      bufferedAmount: 0,
+      send: (given: string | Uint8Array, _options: object, taken: (error?: Error | null) => void) => {
+        const frame = typeof given === "string" ? given : decoder.decode(given);
+        peer.bufferedAmount += frame.length;
+        const handle = this.leaves(JSON.parse(frame) as Record<string, unknown>);
+        const take = () => {
+          if (peer.readyState !== 1) return;
+          peer.bufferedAmount -= frame.length;
+          taken();
+          if (this.status === "open") handle();
+        };
+        this.toClientAt = this.later(this.toClientAt);
+        this.world.at(this.front, this.toClientAt, () => (this.frozen ? void this.untaken.push(take) : take()));
+      },
+      close: () => this.closedByNode(),
+      terminate: () => this.closedByNode(),
+      pause: () => {
+        this.paused = true;
+      },
+      resume: () => {
+        this.paused = false;
+        for (const frame of this.unread.splice(0)) this.arrive(frame);
+      },
+      ping: () => {
+        const { heard } = this;
+        if (this.status === "open" && !this.frozen) this.world.after(this.front, wireMsMax, () => heard?.pong());
+      },
+    };
+    return peer;
+  }
+
+  private closedByNode(): void {
+    if (this.peer.readyState !== 1) return;
+    this.peer.readyState = 2;
+    const { heard } = this;
+    this.world.after(this.front, wireMsMax, () => {
+      this.over();
+      heard?.close();
+    });
+  }
+
+  /** A frame leaves the node: it is judged now, and handled when it arrives. */
+  private leaves(frame: Record<string, unknown>): () => void {
+    if (frame.op === "EVENT") return this.eventLeaves(frame as unknown as EventFrame);
+    if (frame.corr === undefined) {
+      const ended = this.subscriptions.get(`${frame.topic} ${frame.group}`);
+      if (frame.op !== "ERR" || ended === undefined)
+        this.checker.fail(`${this.name}: a frame without corr: ${JSON.stringify(frame)}`);
+      ended.status = "over";
+      this.subscriptions.delete(`${frame.topic} ${frame.group}`);
+      return () => undefined;
+    }
+    const ask = this.pending.get(frame.corr as number);
+    if (ask === undefined)
+      this.checker.fail(`${this.name}: ${JSON.stringify(frame)} answers nothing, or a second time`);
+    this.pending.delete(frame.corr as number);
+    const code = frame.op === "ERR" ? (frame.code as string) : undefined;
+    this.checker.answered(this, ask, code === undefined ? { ok: frame } : { code });
+    const { subscription } = ask;
+    if (subscription !== undefined && subscription.status !== "over") {
+      if (ask.op === "SUBSCRIBE") {
+        subscription.status = code === undefined ? "live" : "over";
+        if (code !== undefined) this.subscriptions.delete(`${subscription.topic} ${subscription.group}`);
+      } else if (ask.op === "UNSUBSCRIBE") subscription.status = "over";
+      else if (ask.op === "PAUSE" && code === undefined && !this.resuming(subscription)) subscription.status = "paused";
+    }
+    return () => undefined;
+  }
+
+  private resuming(subscription: Subscription): boolean {
+    for (const ask of this.pending.values()) if (ask.op === "RESUME" && ask.subscription === subscription) return true;
+    return false;
+  }
+
+  private eventLeaves(frame: EventFrame): () => void {
+    // Before the OK to the UNSUBSCRIBE it is of the old one, also where a new one is asked for already.
+    const subscription = this.leavingOf(frame) ?? this.subscriptions.get(`${frame.topic} ${frame.group}`);
+    if (subscription === undefined)
+      this.checker.fail(`${this.name}: an EVENT of ${frame.topic} for ${frame.group}, without a subscription`);
+    const lease = this.checker.eventSent(subscription, frame);
+    return () => {
+      lease.written = !this.everFrozen;
+      this.handle(lease, frame.event.id);
+    };
+  }
+
+  /** UNSUBSCRIBE is sent and not answered. */
+  private leavingOf({ topic, group }: EventFrame): Subscription | undefined {
+    for (const { op, subscription } of this.pending.values()) {
+      if (op === "UNSUBSCRIBE" && subscription?.topic === topic && subscription.group === group) return subscription;
+    }
+    return undefined;
+  }
+
+  private handle(lease: Lease, id: string): void {
+    const { dice } = this.world;
+    const { ack, nack, extend, unnamed, late, handleMs } = this.manners;
+    const named = !dice.chance(unnamed);
+    const after = dice.below(handleMs + 1) + (dice.chance(late) ? 1500 : 0);
+    const roll = dice.below(100);
+    this.world.after(this.scope, after, () => {
+      if (roll < ack) this.settle("ACK", lease, id, named);
+      else if (roll < ack + nack) {
+        const delay = dice.chance(30) ? { delay_ms: dice.below(400) } : {};
+        this.settle("NACK", lease, id, named, { reason: "no", ...delay });
+      } else if (roll < ack + nack + extend) {
+        this.settle("MODACK", lease, id, named, { extend_ms: 1 + dice.below(1500) });
+        this.world.after(this.scope, dice.below(1000), () => this.settle("ACK", lease, id, named));
+      }
+    });
+  }
+
+  private later(last: number): number {
+    return Math.max(last, this.world.mono + (this.world.dice.below(100) / 100) * wireMsMax);
+  }
+}

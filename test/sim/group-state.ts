@@ -1,0 +1,351 @@
+// One group on one partition as it must be: what is settled and by what right, who holds what, how often it was tried.
+
+import type { StoredEvent } from "./checker.ts";
+import type { Ask, Subscription } from "./client.ts";
+
+export interface EventFrame {
+  readonly topic: string;
+  readonly group: string;
+  readonly event: {
+    readonly id: string;
+    readonly partition: number;
+    readonly offset: number;
+    readonly key?: string;
+    readonly payload: unknown;
+  };
+  readonly ctx: { readonly attempt: number; readonly ack_deadline_ms: number; readonly lease: string };
+}
+
+/** As the node writes it: positions as differences. */
+export interface StoredCursor {
+  readonly floor: number;
+  readonly ranges?: readonly number[];
+  readonly attempted?: readonly number[];
+}
+
+export interface SeekTarget {
+  readonly kind: string;
+  readonly offset?: number;
+  /** Of the stream, when it was asked for. */
+  readonly start: number;
+  readonly end: number;
+}
+
+export class Lease {
+  readonly group: GroupState;
+  readonly offset: number;
+  readonly token: string;
+  readonly attempt: number;
+  readonly member: number;
+  readonly issuedAt: number;
+  /** It runs at least until then, unless something ends it. */
+  deadlineMin: number;
+  /** It was extended past its deadline: its place in the window may have been given to another by then. */
+  revived = false;
+  /** When it ends by what its holder has heard. */
+  private dueAt: number;
+  /** Its member has left the table. */
+  left = false;
+  /** Its table was started anew, or the group was moved. */
+  lost = false;
+  /** Given while the group was being moved, by the cursor of before or of after that. */
+  readonly doubtful: boolean;
+  /** Its event was taken by the holder, whose connection always took what it was sent. */
+  written = false;
+  subscription: Subscription | undefined;
+  /** What its holder asked about it. */
+  readonly asks: Ask[] = [];
+
+  constructor(group: GroupState, offset: number, facts: Omit<LeaseFacts, "deadlineAt">, deadlineAt: number) {
+    this.group = group;
+    this.offset = offset;
+    this.token = facts.token;
+    this.attempt = facts.attempt;
+    this.member = facts.member;
+    this.issuedAt = facts.issuedAt;
+    this.deadlineMin = deadlineAt;
+    this.dueAt = deadlineAt;
+    this.doubtful = facts.seeking;
+  }
+
+  extended(deadlineAt: number, now: number): void {
+    if (now >= this.dueAt) this.revived = true;
+    this.dueAt = deadlineAt;
+    this.deadlineMin = deadlineAt;
+  }
+
+  asked(ask: Ask): void {
+    this.asks.push(ask);
+    if (ask.extendMs !== undefined) this.deadlineMin = Math.min(this.deadlineMin, ask.sentAt + ask.extendMs);
+  }
+
+  /** Whether something may have ended it; `unasked`: apart from what its holder asked. */
+  over(now: number, unasked = false): boolean {
+    if (this.left || this.lost || this.doubtful || now >= this.deadlineMin) return true;
+    // Removed by retention.
+    if (this.offset < this.group.owner.start) return true;
+    return !unasked && this.asks.some(({ op }) => op !== "MODACK");
+  }
+}
+
+export interface LeaseFacts {
+  readonly token: string;
+  readonly attempt: number;
+  readonly member: number;
+  readonly issuedAt: number;
+  readonly deadlineAt: number;
+  /** The table was told to move and has not answered. */
+  readonly seeking: boolean;
+  /** A thread stood still: what a table knew of a socket when a lease ran out may have been old. */
+  readonly blurred: boolean;
+}
+
+interface Owner {
+  readonly topic: string;
+  readonly events: readonly StoredEvent[];
+  readonly start: number;
+}
+
+export class GroupState {
+  readonly shard: number;
+  readonly stream: number;
+  readonly group: string;
+  readonly name: string;
+  readonly owner: Owner;
+  options: { maxAttempts: number; ordering: string; filter: { keyPrefix?: string } | null } | undefined;
+  /** When it was moved last, or told to. */
+  since = 0;
+  private cursor: { floor: number; settled: Set<number>; attempts: Map<number, number> } | undefined;
+  private dead = new Set<number>();
+  private readonly deadAnew = new Set<number>();
+  /** Members that left. They are numbered by the front, from 1 in each life of a node. */
+  readonly gone = new Set<number>();
+  /** Of each event, oldest first. */
+  private leases = new Map<number, Lease[]>();
+
+  constructor(facts: { shard: number; stream: number; group: string; name: string; owner: Owner }) {
+    this.shard = facts.shard;
+    this.stream = facts.stream;
+    this.group = facts.group;
+    this.name = facts.name;
+    this.owner = facts.owner;
+  }
+
+  get floor(): number {
+    return this.cursor?.floor ?? 0;
+  }
+
+  isSettled(offset: number): boolean {
+    return this.cursor !== undefined && (offset < this.cursor.floor || this.cursor.settled.has(offset));
+  }
+
+  attemptsStored(offset: number): number {
+    return this.cursor?.attempts.get(offset) ?? 0;
+  }
+
+  current(offset: number): Lease | undefined {
+    return this.leases.get(offset)?.at(-1);
+  }
+
+  /** The leases on an event, or on all that have an id of the publisher's own. */
+  *known(offset: number | undefined): Generator<Lease> {
+    for (const [at, leases] of this.leases) {
+      if (at === offset || this.owner.events[at].ownId !== undefined) yield* leases;
+    }
+  }
+
+  /** A cursor is stored: says what is wrong with it, or that it moved the group. */
+  put(
+    stored: StoredCursor,
+    { seeks, now }: { seeks: readonly SeekTarget[]; now: number },
+  ): string | "seek" | undefined {
+    const next = read(stored);
+    const { cursor } = this;
+    const end = this.owner.events.length;
+    if (next.floor > end) return `the floor ${next.floor} is behind the end ${end}`;
+    if (cursor === undefined) {
+      this.cursor = next;
+      return undefined;
+    }
+    if (seeks.some((to) => this.leadsTo(to, next))) {
+      this.cursor = next;
+      this.since = now;
+      // What died before the move, in the same commit, comes again.
+      this.dead = new Set([...this.deadAnew].filter((offset) => this.isSettled(offset)));
+      this.deadAnew.clear();
+      for (const [offset, leases] of [...this.leases]) {
+        for (const lease of leases) if (!lease.doubtful) lease.lost = true;
+        const kept = leases.filter(({ doubtful }) => doubtful);
+        if (kept.length > 0) this.leases.set(offset, kept);
+        else this.leases.delete(offset);
+      }
+      return "seek";
+    }
+    for (const offset of this.deadAnew) this.dead.add(offset);
+    this.deadAnew.clear();
+    if (next.floor < cursor.floor) return `the floor fell from ${cursor.floor} to ${next.floor}`;
+    const isNext = (offset: number) => offset < next.floor || next.settled.has(offset);
+    for (const offset of cursor.settled) if (!isNext(offset)) return `${offset} was settled and is not any more`;
+    for (let offset = cursor.floor; offset < next.floor; offset++) {
+      if (!cursor.settled.has(offset) && !this.mayBeSettled(offset))
+        return `the floor ${next.floor} passes ${offset}, which nobody settled`;
+    }
+    for (const offset of next.settled) {
+      if (offset >= end) return `${offset} is settled and not stored`;
+      if (!cursor.settled.has(offset) && !this.mayBeSettled(offset))
+        return `${offset} is settled, and nobody may have done so`;
+    }
+    for (const [offset, attempts] of next.attempts) {
+      if (attempts < (cursor.attempts.get(offset) ?? 0) - this.mayTakeBack(offset))
+        return `attempts of ${offset} fell to ${attempts}`;
+      const delivered = this.deliveredAttempts(offset);
+      if (attempts > Math.max(...delivered, cursor.attempts.get(offset) ?? 0))
+        return `${attempts} attempts of ${offset}, delivered were ${delivered}`;
+    }
+    for (const [offset, attempts] of cursor.attempts) {
+      if (!isNext(offset) && (next.attempts.get(offset) ?? 0) < attempts - this.mayTakeBack(offset))
+        return `attempts of ${offset} are forgotten`;
+    }
+    this.cursor = next;
+    return undefined;
+  }
+
+  /** A member is given an event. Undefined if that is right. */
+  lease(offset: number, facts: LeaseFacts): string | undefined {
+    if (this.isSettled(offset) && !facts.seeking) return "it is settled";
+    if (this.dead.has(offset) && !facts.seeking) return "it is a dead letter";
+    const stored = this.attemptsStored(offset);
+    const takenBack = facts.attempt === stored && this.mayTakeBack(offset) > 0;
+    if (facts.attempt !== stored + 1 && !takenBack && !facts.seeking) return `${stored} attempts are stored`;
+    if (this.options !== undefined && facts.attempt > this.options.maxAttempts)
+      return `only ${this.options.maxAttempts} attempts are allowed`;
+    if (!this.matches(offset)) return "the group's filter does not match it";
+    const last = this.current(offset);
+    if (last !== undefined && !facts.seeking) {
+      if (!last.over(facts.issuedAt)) return `it is still leased as ${last.token} until ${last.deadlineMin}`;
+      const released = last.asks.some(({ op }) => op === "RELEASE");
+      const uncounted = last.lost || last.left || released || !last.written || facts.blurred;
+      // Of one that was given while the group moved, nobody knows by which count.
+      const counted = last.doubtful ? 0 : uncounted ? last.attempt - 1 : last.attempt;
+      if (stored < counted) return `attempt ${last.attempt} ended and was not counted`;
+    }
+    const blocking = this.blocking(offset, facts.issuedAt);
+    if (blocking !== undefined && !facts.seeking) return `${blocking} of the same key is not settled`;
+    const lease = new Lease(this, offset, facts, facts.deadlineAt);
+    // Decided before its member left, in the same turn of the thread.
+    lease.left = this.gone.has(facts.member);
+    const leases = this.leases.get(offset);
+    if (leases === undefined) this.leases.set(offset, [lease]);
+    else leases.push(lease);
+    return undefined;
+  }
+
+  /** A dead letter is stored; with `seeking` in the commit that may also move the group, after which it died anew. */
+  bury(offset: number, attempts: number, seeking: boolean): string | undefined {
+    if (seeking) {
+      this.deadAnew.add(offset);
+      return undefined;
+    }
+    if (this.dead.has(offset)) return "it is one already";
+    if (this.isSettled(offset)) return "it is settled";
+    const delivered = this.deliveredAttempts(offset);
+    if (attempts !== this.attemptsStored(offset) && !delivered.includes(attempts))
+      return `after ${attempts} attempts, delivered were ${delivered}`;
+    if (this.options !== undefined && attempts < this.options.maxAttempts)
+      return `after ${attempts} attempts of ${this.options.maxAttempts}`;
+    this.dead.add(offset);
+    return undefined;
+  }
+
+  /** Also what was leased by the old position while the group was being moved. */
+  private deliveredAttempts(offset: number): readonly number[] {
+    const leases = this.leases.get(offset) ?? [];
+    const from = leases.findLastIndex(({ doubtful }) => !doubtful);
+    return leases.slice(Math.max(0, from)).map(({ attempt }) => attempt);
+  }
+
+  left(member: number): void {
+    this.gone.add(member);
+    for (const leases of this.leases.values())
+      for (const lease of leases) if (lease.member === member) lease.left = true;
+  }
+
+  /** It is told to move: that ends every lease at once, whatever becomes of it. */
+  moves(now: number): void {
+    this.restarted();
+    this.since = now;
+  }
+
+  restarted(): void {
+    for (const leases of this.leases.values()) for (const lease of leases) lease.lost = true;
+  }
+
+  matches(offset: number): boolean {
+    const prefix = this.options?.filter?.keyPrefix;
+    return prefix === undefined || (this.owner.events[offset]?.key?.startsWith(prefix) ?? false);
+  }
+
+  /** How many attempts of those stored may be taken back: a lease past its deadline goes on when its holder extends it, or is given back. */
+  private mayTakeBack(offset: number): number {
+    const stored = this.attemptsStored(offset);
+    const ended = (this.leases.get(offset) ?? []).filter(({ attempt }) => attempt === stored);
+    return ended.some(({ asks }) => asks.some(({ op }) => op === "MODACK" || op === "RELEASE")) ? 1 : 0;
+  }
+
+  /** Whether somebody settled it, stored or not yet: by an ACK that named the newest lease of the moment, or it died, or is no business of the group. */
+  private mayBeSettled(offset: number): boolean {
+    if (this.dead.has(offset) || offset < this.owner.start || !this.matches(offset)) return true;
+    const leases = this.leases.get(offset) ?? [];
+    return leases.some((lease, i) => {
+      const next = leases[i + 1];
+      return lease.asks.some(({ op, sentAt }) => op === "ACK" && (next === undefined || sentAt <= next.issuedAt));
+    });
+  }
+
+  /** The first event before it of the same key that is neither settled nor dying. */
+  private blocking(offset: number, now: number): number | undefined {
+    if (this.options?.ordering !== "key") return undefined;
+    const { key } = this.owner.events[offset];
+    if (key === undefined) return undefined;
+    for (let before = Math.max(this.floor, this.owner.start); before < offset; before++) {
+      if (this.owner.events[before].key !== key || this.isSettled(before) || this.mayBeSettled(before)) continue;
+      const last = this.current(before);
+      const dying = last !== undefined && last.attempt >= (this.options?.maxAttempts ?? 0) && last.over(now);
+      if (!dying) return before;
+    }
+    return undefined;
+  }
+
+  /** Whether a move to there, and what members did with what they got meanwhile, gives this cursor. */
+  private leadsTo(to: SeekTarget, next: { floor: number; settled: Set<number> }): boolean {
+    const { start, events } = this.owner;
+    if (to.kind !== "earliest" && to.kind !== "offset") return next.settled.size === 0;
+    const wanted = to.kind === "earliest" ? 0 : (to.offset ?? 0);
+    const meanwhile = (offset: number) =>
+      !this.matches(offset) ||
+      this.deadAnew.has(offset) ||
+      (this.leases.get(offset) ?? []).some(({ doubtful, asks }) => doubtful && asks.some(({ op }) => op === "ACK"));
+    for (const offset of next.settled) if (!meanwhile(offset)) return false;
+    // A position outside of what is stored is taken for its start or its end, which move meanwhile.
+    let from = next.floor;
+    while (from > 0 && meanwhile(from - 1)) from--;
+    return (
+      from <= Math.min(Math.max(wanted, start), events.length) &&
+      next.floor >= Math.min(Math.max(wanted, to.start), to.end)
+    );
+  }
+}
+
+function read({ floor, ranges = [], attempted = [] }: StoredCursor) {
+  const settled = new Set<number>();
+  let at = floor;
+  for (let i = 0; i < ranges.length; i += 2) {
+    at += ranges[i];
+    for (const to = at + ranges[i + 1]; at < to; at++) settled.add(at);
+  }
+  const attempts = new Map<number, number>();
+  for (let i = 0; i < attempted.length; i += 5) {
+    for (let n = 0; n < attempted[i + 1]; n++) attempts.set(floor + attempted[i] + n, attempted[i + 2]);
+  }
+  return { floor, settled, attempts };
+}
