@@ -138,7 +138,8 @@ static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void remember(int fd, const char *path, long offset, long bytes) {
   struct stat found;
-  if (bytes <= 0 || !below_root(path) || fstat(fd, &found) != 0) return;
+  // The derived index is never synced while it is in use.
+  if (bytes <= 0 || !below_root(path) || strstr(path, "/derived/") || fstat(fd, &found) != 0) return;
   pthread_mutex_lock(&ranges_lock);
   if (ranges == RANGES) abort();
   unsynced[ranges].dev = found.st_dev;

@@ -1,7 +1,17 @@
 // The derived index can be taken away, spoiled or exchanged at any time: it is made again from the log.
 
 import { spawnSync } from "node:child_process";
-import { cpSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -84,6 +94,54 @@ test("a missing or spoiled one is made again", async () => {
   const fifth = await open(path);
   await expectFilled(fifth, "a");
   await fifth.close();
+});
+
+test("it is kept after a kill and after an orderly end, and made again where something of it may be lost", async () => {
+  const path = fresh();
+  const shard = await open(path);
+  await fill(shard, "a");
+  await shard.close();
+  const folder = join(path, "shard-0/derived");
+  const use = join(folder, "use");
+  const made = () => statSync(join(folder, "data.mdb")).ino;
+  const look = async () => {
+    const next = await open(path);
+    await expectFilled(next, "a");
+    const opened = JSON.parse(readFileSync(use, "utf8"));
+    await next.close();
+    return opened;
+  };
+  const closed = JSON.parse(readFileSync(use, "utf8"));
+  assert.is(closed.unclosed, 0);
+  const first = made();
+  const opened = await look();
+  assert.is(opened.unclosed, 1);
+  assert.is(made(), first, "after an orderly end");
+  const left = (by: object) => writeFileSync(use, JSON.stringify({ ...opened, by: "1 2", ...by }));
+  left({});
+  assert.is((await look()).unclosed, 2);
+  assert.is(made(), first, "after a kill, on the same run of the machine");
+  for (const [why, by] of [
+    ["the machine was started anew", { boot: "another" }],
+    ["the machine does not say", { boot: "" }],
+    ["it has ended three processes", { unclosed: 3 }],
+  ] as const) {
+    const before = made();
+    // An inode that is free may be given again.
+    const holder = openSync(join(folder, "data.mdb"), "r");
+    left(by);
+    assert.is((await look()).unclosed, 1);
+    assert.is.not(made(), before, why);
+    closeSync(holder);
+  }
+  for (const text of ["", '{"boot":', "null"]) {
+    const before = made();
+    const holder = openSync(join(folder, "data.mdb"), "r");
+    writeFileSync(use, text);
+    await look();
+    assert.is.not(made(), before, "a word that a power cut left");
+    closeSync(holder);
+  }
 });
 
 test("one that was made from another log is made again", async () => {

@@ -1,26 +1,52 @@
 // The derived index on npm `lmdb`. Writes are asynchronous only: a thread that dies inside a synchronous transaction leaves the
 // environment locked for the whole process, every time; with asynchronous ones 240 deaths blocked nothing.
+//
+// lmdb syncs nothing here. What it has written before an fdatasync that fails may be gone from the file, and it goes on with what it
+// believes to be there: sooner or later an assertion of its own ends the process. So the system writes the pages when it likes, and
+// the file counts only as long as nothing can have been lost: after an orderly end, which syncs it once, or within one boot. After a power
+// cut it is made again from the log.
 
-import { type FileHandle, mkdir, open, readdir, rm, writeFile } from "node:fs/promises";
+import { type FileHandle, mkdir, open, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { DerivedTable } from "./derived.ts";
 import { codeOf } from "./files.ts";
+import { bootId, processId } from "./lock.ts";
 
 type Lmdb = typeof import("lmdb");
 
 /** Where the first page of an lmdb file has its magic number, and the number. */
-const magicAt = 16;
+const magicAt = 24;
 const magic = 0xbeefc0de;
 /** More than lmdb writes while it makes a table, and than its list of readers takes. */
 const roomBytes = 256 * 1024;
 const lockBytes = 64 * 1024;
 /** What it opens, and one to spare. */
 const descriptors = 4;
+const useName = "use";
+/** Whoever ended without closing it may have been ended by it. */
+const unclosedMax = 3;
+
+/** How it was last used. */
+interface Use {
+  /** Of the machine; "" where it has no name. */
+  readonly boot: string;
+  /** By which process. */
+  readonly by: string;
+  /** How many processes opened it and did not close it. */
+  readonly unclosed: number;
+}
+
+const closed: Use = { boot: "", by: "", unclosed: 0 };
 
 export async function openLmdbTable(folder: string): Promise<DerivedTable> {
   const lmdb = await importLmdb();
   await makeFolder(folder);
-  if (await isSuspect(folder)) await remake(folder);
+  const self = { boot: bootId(), by: processId() };
+  const before = await useOf(folder);
+  const kept = before !== undefined && mayBeUsed(before, self) && !(await isSuspect(folder));
+  if (!kept) await remake(folder);
+  const unclosed = !kept ? 1 : before.unclosed + (before.by === self.by ? 0 : 1);
+  await writeUse(folder, { ...self, unclosed });
   // lmdb ends the process with SIGSEGV on some files that it cannot read. This file stays behind then, and the next start
   // makes the table again from the log instead of dying again.
   const opening = join(folder, "opening");
@@ -83,6 +109,42 @@ async function makeFolder(folder: string): Promise<void> {
   }
 }
 
+/** False where it may lack something that was written, and where it has ended too many processes that opened it. */
+function mayBeUsed(before: Use, self: Omit<Use, "unclosed">): boolean {
+  if (before.unclosed === 0 || before.by === self.by) return true;
+  return before.boot !== "" && before.boot === self.boot && before.unclosed < unclosedMax;
+}
+
+async function useOf(folder: string): Promise<Use | undefined> {
+  try {
+    const use: unknown = JSON.parse(await readFile(join(folder, useName), "utf8"));
+    return typeof use === "object" && use !== null ? (use as Use) : undefined;
+  } catch (error) {
+    if (error instanceof SyntaxError || codeOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+/** Durable before anything else changes, so that a power cut cannot leave a word of closing with a file that is in use. */
+async function writeUse(folder: string, use: Use): Promise<void> {
+  const file = await open(join(folder, useName), "w");
+  try {
+    await file.writeFile(JSON.stringify(use));
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
+
+async function syncData(folder: string): Promise<void> {
+  const file = await open(join(folder, "data.mdb"), "r+");
+  try {
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
+
 async function isSuspect(folder: string): Promise<boolean> {
   const names = await readdir(folder);
   if (names.includes("opening")) return true;
@@ -106,12 +168,14 @@ async function importLmdb(): Promise<Lmdb> {
 }
 
 class LmdbTable implements DerivedTable {
+  private readonly folder: string;
   private readonly root: ReturnType<Lmdb["open"]>;
 
   constructor(lmdb: Lmdb, folder: string) {
+    this.folder = folder;
     // Batching by turn is off: it makes a promise per turn that nobody can get hold of, see `heard`.
     const options = { keyEncoding: "binary", encoding: "binary", maxDbs: 1, eventTurnBatching: false } as const;
-    this.root = lmdb.open({ path: folder, ...options });
+    this.root = lmdb.open({ path: folder, noSync: true, ...options });
     // A file that is no lmdb is found out at the first look into it.
     this.root.get(Buffer.from("p"));
   }
@@ -143,6 +207,13 @@ class LmdbTable implements DerivedTable {
 
   async close(): Promise<void> {
     await this.root.close();
+    try {
+      await syncData(this.folder);
+      await writeUse(this.folder, closed);
+    } catch {
+      // It may lack something now: the next one makes it again.
+      await rm(this.folder, { recursive: true, force: true });
+    }
   }
 }
 

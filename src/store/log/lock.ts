@@ -346,9 +346,19 @@ function startOf(pid: number): string {
 function placeHere(): Place {
   return {
     host: hostname(),
-    boot: readIfThere("/proc/sys/kernel/random/boot_id")?.trim() ?? "",
+    boot: bootId(),
     namespace: namespaceHere(),
   };
+}
+
+/** Tells this process from all others of this boot. */
+export function processId(): string {
+  return `${process.pid} ${startOf(process.pid)}`;
+}
+
+/** Names this run of the machine; "" where the system does not say. */
+export function bootId(): string {
+  return readIfThere("/proc/sys/kernel/random/boot_id")?.trim() ?? "";
 }
 
 function namespaceHere(): string {
