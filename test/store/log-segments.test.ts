@@ -5,7 +5,7 @@ import * as assert from "uvu/assert";
 import { openLogStore } from "../../src/store/log/log-store.ts";
 import type { ShardLog } from "../../src/store/log/shard-log.ts";
 import { allPayloads, append, block, commitOf, dump, payloads } from "../support/store-blocks.ts";
-import { MemoryDisk, memoryTable } from "../support/store-files.ts";
+import { diskError, MemoryDisk, memoryTable } from "../support/store-files.ts";
 
 const test = suite("log: segments");
 const reports: string[] = [];
@@ -66,6 +66,35 @@ test("a footer that does not check out costs a scan, nothing else", async () => 
     assert.equal(next.damage(), []);
     await next.close();
   }
+});
+
+test("a footer whose sync fails is let be: its file is not written to again, and nothing is lost", async () => {
+  const disk = new MemoryDisk();
+  const shard = await open(disk);
+  let footing = "";
+  let failed: string | undefined;
+  const more: string[] = [];
+  disk.before = ({ op, path }) => {
+    if (path === failed && ["write", "truncate", "datasync"].includes(op)) more.push(op);
+    if (failed !== undefined) return;
+    if (op === "truncate") footing = path;
+    if (op !== "datasync" || path !== footing) return;
+    failed = path;
+    throw diskError("EIO");
+  };
+  for (let i = 0; i < 100; i++) {
+    await append(shard, i % 3, [`event ${i}`, "x".repeat(100)]);
+    await shard.settled();
+  }
+  const expected = JSON.stringify(await dump(shard));
+  await shard.close();
+  assert.ok(failed !== undefined);
+  assert.equal(more, []);
+  assert.equal(reports.splice(0), ["/data/shard-0: footers: Error: EIO: made by the test"]);
+  const next = await open(disk.afterCut({ unsynced: "lost" }));
+  assert.is(JSON.stringify(await dump(next)), expected);
+  assert.equal(next.damage(), []);
+  await next.close();
 });
 
 test("segments in which nothing lives go away, and their files are used again", async () => {

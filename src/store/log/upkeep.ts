@@ -113,7 +113,11 @@ export class Upkeep {
       await segment.reading(async (file) => {
         await file.truncate(end + footer.length);
         await file.write(footer, end);
-        await file.datasync();
+        await file.datasync().catch((error: unknown) => {
+          // What this file lost nobody knows, so it is let be. It goes on without a footer until it is rewritten.
+          segment.own = false;
+          throw error;
+        });
       });
       segment.footed = true;
     }
