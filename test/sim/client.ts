@@ -38,6 +38,8 @@ export interface Subscription {
   readonly maxInflight: number;
   status: "joining" | "live" | "paused" | "leaving" | "over";
   readonly leases: Set<Lease>;
+  /** What was sent last of PAUSE and RESUME, by number: their answers may come the other way round. */
+  steered: number;
 }
 
 /** How a client treats what it gets, in percent; the rest is left lying. */
@@ -115,6 +117,7 @@ export class SimClient {
       maxInflight,
       status: "joining",
       leases: new Set(),
+      steered: 0,
     };
     this.subscriptions.set(`${topic} ${group}`, subscription);
     this.send("SUBSCRIBE", { topic, group, opts: { ...opts, maxInflight } }, { subscription });
@@ -128,6 +131,7 @@ export class SimClient {
     }
     // What comes after RESUME was sent may be there before its OK.
     if (op === "RESUME" && subscription.status === "paused") subscription.status = "live";
+    if (op !== "UNSUBSCRIBE") subscription.steered = this.corr + 1;
     this.send(op, { topic, group }, { subscription });
   }
 
@@ -271,14 +275,10 @@ export class SimClient {
         subscription.status = code === undefined ? "live" : "over";
         if (code !== undefined) this.subscriptions.delete(`${subscription.topic} ${subscription.group}`);
       } else if (ask.op === "UNSUBSCRIBE") subscription.status = "over";
-      else if (ask.op === "PAUSE" && code === undefined && !this.resuming(subscription)) subscription.status = "paused";
+      else if (ask.op === "PAUSE" && code === undefined && subscription.steered === frame.corr)
+        subscription.status = "paused";
     }
     return () => undefined;
-  }
-
-  private resuming(subscription: Subscription): boolean {
-    for (const ask of this.pending.values()) if (ask.op === "RESUME" && ask.subscription === subscription) return true;
-    return false;
   }
 
   private eventLeaves(frame: EventFrame): () => void {
