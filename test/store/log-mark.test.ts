@@ -9,7 +9,7 @@ import { markPath } from "../../src/store/log/mark.ts";
 import type { ShardLog } from "../../src/store/log/shard-log.ts";
 import { StoreError } from "../../src/store/store.ts";
 import { allPayloads, append, block, commitOf } from "../support/store-blocks.ts";
-import { diskError, MemoryDisk, memoryTable } from "../support/store-files.ts";
+import { type Cut, diskError, MemoryDisk, memoryTable } from "../support/store-files.ts";
 
 const test = suite("log: mark");
 const folder = "/data/shard-0";
@@ -192,6 +192,38 @@ test("without a mark, or with one that does not check out, a bad last record is 
     assert.equal(spoiled.content(`${folder}/${name}`), content.subarray(from, end), spoil);
     await shard.close();
   }
+});
+
+test("a start that is cut off while it writes the last record once more: nothing is lost and nothing is damage", async () => {
+  const { disk: before } = await twoRecords("killed");
+  const shard = await open(before);
+  const events = [1, 2].map((name) => `${name} ${"x".repeat(700)}`);
+  await shard.commit(commitOf({ blocks: [1, 2].map((stream) => block({ stream, first: 2, events })) }));
+  const expected = [await allPayloads(shard, 1), await allPayloads(shard, 2)];
+  let torn = 0;
+  for (let step = 1; ; step++) {
+    const cutDisk = before.afterCut({ unsynced: "kept" });
+    cutDisk.cutAt = step;
+    const started = await open(cutDisk).catch(() => undefined);
+    const cuts: Cut[] = [{ unsynced: "lost" }, { unsynced: "kept" }];
+    for (let at = 0; at < 3600; at += 200) cuts.push({ unsynced: "torn", at });
+    for (let seed = 1; seed <= 16; seed++) cuts.push({ unsynced: "scattered", seed });
+    for (const cut of cuts) {
+      for (let names = 0; names <= cutDisk.pendingNameCount; names++) {
+        const about = `step ${step}, ${JSON.stringify(cut)}, ${names} names`;
+        const disk = cutDisk.afterCut(cut, names);
+        if (disk.paths().includes(segmentPath(3))) torn++;
+        for (let start = 0; start < 2; start++) {
+          const next = await open(disk);
+          assert.equal(next.damage(), [], about);
+          assert.equal([await allPayloads(next, 1), await allPayloads(next, 2)], expected, about);
+          await next.close();
+        }
+      }
+    }
+    if (started !== undefined) break;
+  }
+  assert.ok(torn > 50);
 });
 
 test("what a used file held before is no unfinished write", async () => {

@@ -9,14 +9,18 @@ import { type Frame, frameBytes } from "./record.ts";
 import { isIntact, type ScannedRecord, scanSegment } from "./scan.ts";
 import type { Segment } from "./segment.ts";
 
-/** The snapshot a segment begins with, unless it is an unfinished write. Another shard's, put there by mistake, is none. */
+/**
+ * The snapshot a segment begins with, unless it is an unfinished write. Another shard's, put there by mistake, is none. The mark vouches
+ * for no later segment than its own: a start commits the newest record once more under its old number, and may be cut off in that.
+ */
 export async function readSnapshot(segment: Segment, mark: Mark | undefined): Promise<ScannedRecord | undefined> {
+  const { segment: marked = 0, sequence = 0 } = mark ?? {};
   return segment.reading(async (file) => {
     let first: ScannedRecord | undefined;
     for await (const item of scanSegment(file, { segment: segment.number, lineage: mark?.lineage })) {
       if (first !== undefined) return first;
       if (item.type === "bad" || item.record.head.kind !== "snapshot") return undefined;
-      if (isIntact(item) || item.record.head.sequence <= (mark?.sequence ?? -1)) return item;
+      if (isIntact(item) || (segment.number <= marked && item.record.head.sequence <= sequence)) return item;
       first = item;
     }
     return undefined;
