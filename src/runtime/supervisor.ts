@@ -282,7 +282,12 @@ export class Supervisor implements System {
           life.asked = false;
           life.missed = 0;
         },
-        (error) => log.debug("a worker gave no sign of life", { worker: slot.worker, ...faultFields(error) }),
+        (error) => {
+          // One that is stuck is ended long before. So it was this thread or the whole process that stood still, and the answer may
+          // have come too late to be taken: it is asked once more.
+          life.asked = false;
+          log.debug("a worker gave no sign of life", { worker: slot.worker, ...faultFields(error) });
+        },
       );
       return;
     }

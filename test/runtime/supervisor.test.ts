@@ -26,6 +26,8 @@ class PlayedThread implements Thread {
   aborted = false;
   /** Its loop does not turn. */
   silent = false;
+  /** The process was stopped while it was asked: the deadline of the question is over before its answer is seen. */
+  late = false;
   readonly worker: number;
   readonly received: (post: ToFront) => void;
   private readonly exited: Promise<void>;
@@ -45,6 +47,9 @@ class PlayedThread implements Thread {
     place: async (shards: readonly number[]) => {
       this.placed.push(...shards);
       if (this.silent) await new Promise(() => undefined);
+      if (!this.late) return;
+      this.late = false;
+      throw new Error("no answer to place");
     },
     drain: async () => undefined,
     samples: async () => this.samples,
@@ -156,6 +161,18 @@ test("a thread that gives no sign of life is ended, and there is another when it
   assert.equal([stage.threads[0].aborted, stage.threads[1].aborted], [false, true]);
   assert.equal(stage.log.slice(2), ["down 1: worker 1 died: it gave no sign of life for 30000 ms"]);
   assert.equal([stage.threads.length, stage.threads[2].worker], [3, 1]);
+});
+
+test("a thread that was asked just before the whole process was stopped is asked once more, not ended", async () => {
+  const stage = new Stage();
+  await stage.start();
+  stage.threads[0].late = true;
+  await stage.pass(120_000);
+  assert.not(stage.threads[0].late, "it was asked");
+  assert.not(stage.threads[0].aborted);
+  stage.threads[0].silent = true;
+  await stage.pass(40_000);
+  assert.ok(stage.threads[0].aborted);
 });
 
 test("when a thread dies its requests fail at once, but a new one starts only when the old one is gone", async () => {
