@@ -2,7 +2,7 @@
 // this machine by process numbers is in folder.test.ts.
 
 import { type ChildProcessWithoutNullStreams, spawn, spawnSync } from "node:child_process";
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, unlinkSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, unlinkSync, writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
@@ -254,6 +254,32 @@ test("a lock that was removed by hand, or while its folder is being removed, is 
   assert.match(owner.said[0] ?? "", `${owner.lock.path} cannot be kept up`);
   assert.match(owner.said[0] ?? "", "was removed, and nobody has the folder");
   assert.is(owner.clock.timerCount, 1);
+});
+
+test("a lock that is gone between the look at the names and the look at the file is no takeover either", async () => {
+  const path = fresh();
+  const owner = await taken(path, here);
+  unlinkSync(owner.lock.path);
+  // A name without a file: what a removal that is under way looks like.
+  symlinkSync(join(path, "gone"), owner.lock.path);
+  owner.clock.advance(5000);
+  await turn();
+  assert.equal(owner.lost, []);
+  assert.match(owner.said[0] ?? "", "was removed, and nobody has the folder");
+  assert.is(owner.clock.timerCount, 1);
+});
+
+test("after a removal by hand whoever takes the folder has it, also under a lower number", async () => {
+  const path = fresh();
+  await (await taken(path, here)).lock.release();
+  const owner = await taken(path, here);
+  assert.is(owner.lock.path, join(path, "lock.2"));
+  unlinkSync(owner.lock.path);
+  const next = await taken(path, elsewhere);
+  assert.is(next.lock.path, join(path, "lock.1"));
+  owner.clock.advance(5000);
+  await turn();
+  assert.match(owner.lost[0]?.message ?? "", "was taken over by process");
 });
 
 test("a beat under way does not undo a release", async () => {

@@ -20,6 +20,7 @@
 
 import {
   closeSync,
+  existsSync,
   linkSync,
   openSync,
   readdirSync,
@@ -153,14 +154,15 @@ class BeatingLock implements FolderLock {
   }
 
   private async beat(): Promise<void> {
+    let loss: StoreError | undefined;
     try {
-      // Who takes over lays a lock first. With none at all nobody has the folder: it is being removed, or was cleared by hand.
-      if (highestLock(this.folder) === 0)
-        throw new StoreError("broken", "ELOST", `${this.path} was removed, and nobody has the folder`);
-      if (!this.isOurs()) this.status = "lost";
-      else {
+      if (this.isOurs()) {
         this.owner = { ...this.owner, beat: (this.owner.beat ?? 0) + 1 };
         await writeBeat(this.path, ownerText(this.owner));
+      } else {
+        this.checkRemoved();
+        loss = this.loss();
+        this.status = "lost";
       }
       this.failing = false;
     } catch (error) {
@@ -170,7 +172,16 @@ class BeatingLock implements FolderLock {
       this.failing = true;
     }
     if (this.status === "held") this.plan();
-    if (this.status === "lost") this.options.lost?.(this.loss());
+    if (loss !== undefined) this.options.lost?.(loss);
+  }
+
+  /**
+   * Who takes over lays a lock first. With none but ours, and that gone, nobody has the folder: it is being removed, perhaps since a
+   * moment ago, or was cleared by hand.
+   */
+  private checkRemoved(): void {
+    if (![0, this.number].includes(highestLock(this.folder)) || existsSync(this.path)) return;
+    throw new StoreError("broken", "ELOST", `${this.path} was removed, and nobody has the folder`);
   }
 
   private isOurs(): boolean {
