@@ -5,6 +5,7 @@ import {
   closeSync,
   cpSync,
   existsSync,
+  mkdirSync,
   mkdtempSync,
   openSync,
   readFileSync,
@@ -17,6 +18,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { suite } from "uvu";
 import * as assert from "uvu/assert";
+import { openLmdbTable } from "../../src/store/log/lmdb-table.ts";
 import { openLogStore } from "../../src/store/log/log-store.ts";
 import type { ShardLog } from "../../src/store/log/shard-log.ts";
 import { append, commitOf } from "../support/store-blocks.ts";
@@ -233,4 +235,36 @@ test("entries of trimmed events and deleted streams leave the table", async () =
 test.after(() => {
   for (const path of paths) rmSync(path, { recursive: true, force: true });
 });
+test("the folder of a shard that is removed while its index is opened is not made again", async () => {
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  // What is there at some moments on the way; the last is right before lmdb has its turn.
+  const moments = [
+    ["derived"],
+    ["derived/opening"],
+    ["derived/room"],
+    ["derived/lock.mdb"],
+    ["derived/room", "no derived/room"],
+  ];
+  for (let round = 0; round < 20; round++) {
+    for (const moment of moments) {
+      const shard = join(fresh(), "shard-0");
+      mkdirSync(shard);
+      let over = false;
+      const opening = openLmdbTable(join(shard, "derived"))
+        .catch(() => undefined)
+        .finally(() => {
+          over = true;
+        });
+      for (const name of moment) {
+        const is = !name.startsWith("no ");
+        while (!over && existsSync(join(shard, name.replace("no ", ""))) !== is) await turn();
+      }
+      // What is in the thread pool at this moment may still make a file.
+      rmSync(shard, { recursive: true, force: true, maxRetries: 50, retryDelay: 5 });
+      await (await opening)?.close();
+      assert.not(existsSync(shard), `removed at ${moment}`);
+    }
+  }
+});
+
 test.run();

@@ -6,6 +6,7 @@
 // the file counts only as long as nothing can have been lost: after an orderly end, which syncs it once, or within one boot. After a power
 // cut it is made again from the log.
 
+import { accessSync } from "node:fs";
 import { type FileHandle, mkdir, open, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { DerivedTable } from "./derived.ts";
@@ -173,6 +174,8 @@ class LmdbTable implements DerivedTable {
 
   constructor(lmdb: Lmdb, folder: string) {
     this.folder = folder;
+    // lmdb makes what is not there, all the way down: see `makeFolder`.
+    accessSync(folder);
     // Batching by turn is off: it makes a promise per turn that nobody can get hold of, see `heard`.
     const options = { keyEncoding: "binary", encoding: "binary", maxDbs: 1, eventTurnBatching: false } as const;
     this.root = lmdb.open({ path: folder, noSync: true, ...options });
