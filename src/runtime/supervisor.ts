@@ -362,6 +362,9 @@ export class Supervisor implements System {
         break;
       case "damaged": {
         const record = this.records[item.damage.shard];
+        const { place, stream, from } = item.damage;
+        // A shard that cannot be opened yet finds the same at each try.
+        if (record.damage.some((one) => one.place === place && one.stream === stream && one.from === from)) break;
         record.damage = [...record.damage, item.damage];
         break;
       }

@@ -314,4 +314,19 @@ test("a shard whose cause may pass does not stop the start: the node comes up wi
   assert.equal(stage.log.slice(1), ["up 0 1", "up 1 3", `down 0: ${reason}`]);
 });
 
+test("damage that is found again at each try to open a shard is listed once", async () => {
+  const stage = new Stage();
+  await stage.start();
+  const damage = (place: string, from: number) => ({ shard: 0, place, reason: "unreadable", stream: 1, from, to: 9 });
+  const said = (place: string, from: number) =>
+    stage.threads[0].received({ items: [{ type: "damaged", damage: damage(place, from) }], tells: 0 });
+  for (let tries = 0; tries < 3; tries++) {
+    said("a.log 0..8", 0);
+    said("a.log 0..8", 4);
+    said("b.log 0..8", 0);
+  }
+  const expected = [damage("a.log 0..8", 0), damage("a.log 0..8", 4), damage("b.log 0..8", 0)];
+  assert.equal(stage.system.state()[0].damage, expected);
+});
+
 test.run();
