@@ -120,11 +120,11 @@ hurtTest(
     const node = await hurt.start({ healthy: true });
     const pid = node.child.pid as number;
     const client = await PlainClient.open(node.wsUrl);
-    await client.subscribe("t", "g", { from: "earliest", ackTimeoutMs: 2000, maxInflight: 10 });
+    await client.subscribe("t", "g", { from: "earliest", ackTimeoutMs: 4000, maxInflight: 10 });
     for (let n = 0; n < 10; n++) await client.publish("t", n);
     const held = await client.nextMany(10);
     process.kill(pid, "SIGSTOP");
-    await pause(4000);
+    await pause(6000);
     // Written while nobody reads: what the node finds in its sockets when it wakes up.
     const acks = held.slice(0, 5).map((event) => client.ack(event, { lease: event.ctx.lease }));
     process.kill(pid, "SIGCONT");

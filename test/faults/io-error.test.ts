@@ -126,17 +126,18 @@ hurtTest("G1: a disk that takes 5 s for a sync makes its publishers wait, and no
   for (const event of await other.nextMany(2)) await other.ack(event);
   const placed = hurt.kernel.add({ calls: ["datasync"], path: slow.path, delayMs: 5000, times: 1 });
   const began = performance.now();
+  let answered = false;
   const late = client.publish(slow.topic, "late");
-  void Promise.allSettled([late]);
+  void Promise.allSettled([late]).then(() => {
+    answered = true;
+  });
   await eventually(2000, "the sync is under way", () => placed.hits() === 1);
   const quick = topics.find((topic) => topic !== slow.topic) as string;
   for (let i = 0; i < 5; i++) {
-    const asked = performance.now();
     await other.publish(quick, i);
     assert.is((await fetch(`${node.http}/health/ready`)).status, 200);
-    assert.ok(performance.now() - asked < 2000, `${quick} waits for ${slow.topic} in ${slow.path}`);
+    assert.not(answered, `${quick} waits for ${slow.topic} in ${slow.path}`);
   }
-  assert.ok(performance.now() - began < 4500, "all of that was done meanwhile");
   assert.equal(other.events, [], "no EVENT leaves before its event is stored");
   await late;
   assert.ok(performance.now() - began >= 5000, "no OK leaves before");

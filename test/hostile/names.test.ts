@@ -125,12 +125,12 @@ test("a socket that never says AUTH is closed with 4401, whatever else it does",
   try {
     await Promise.all(
       Object.entries(kinds).map(async ([name, say]) => {
-        const raw = await RawSocket.webSocket(port);
         const started = performance.now();
+        const raw = await RawSocket.webSocket(port);
         say(raw);
-        assert.is(await raw.closeCode(5000), 4401, name);
+        assert.is(await raw.closeCode(), 4401, name);
         const tookMs = performance.now() - started;
-        assert.ok(tookMs > 200 && tookMs < 3000, `${name}: ${tookMs} ms`);
+        assert.ok(tookMs > 450 && tookMs < 10_000, `${name}: ${tookMs} ms`);
         assert.not.match(raw.text(), /"op":"OK"/, name);
         raw.destroy();
       }),

@@ -31,7 +31,7 @@ export class RawSocket {
 
   static open(port: number): Promise<RawSocket> {
     return within(
-      5000,
+      15_000,
       "a TCP connection",
       new Promise((resolve, reject) => {
         const socket = connect(port, "127.0.0.1");

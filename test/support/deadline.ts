@@ -7,17 +7,23 @@ export function within<T>(ms: number, what: string, promise: Promise<T>): Promis
   });
 }
 
+/**
+ * The times that tests give are those of a quiet machine, and a shared one may be several times slower. `eventually` is for what must
+ * happen at all; how fast it has to be is measured, or bounded with `within`, where that is what is promised.
+ */
+const patience = 3;
+
 /** Looks again every few milliseconds until `probe` gives something other than undefined or false. */
 export async function eventually<T>(
   ms: number,
   what: string,
   probe: () => Promise<T | undefined | false> | T | undefined | false,
 ): Promise<T> {
-  const end = performance.now() + ms;
+  const end = performance.now() + patience * ms;
   for (;;) {
     const result = await probe();
     if (result !== undefined && result !== false) return result;
-    if (performance.now() > end) throw new Error(`not within ${ms} ms: ${what}`);
+    if (performance.now() > end) throw new Error(`not within ${patience * ms} ms: ${what}`);
     await pause(5);
   }
 }

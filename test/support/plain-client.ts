@@ -68,7 +68,7 @@ export class PlainClient {
     const socket = new WebSocket(url);
     const client = new PlainClient(socket);
     await within(
-      5000,
+      15_000,
       "the socket opens",
       new Promise((resolve, reject) => socket.on("open", resolve).on("error", reject)),
     );
@@ -99,7 +99,7 @@ export class PlainClient {
   }
 
   /** The next event, in order. */
-  next(ms = 5000): Promise<EventFrame> {
+  next(ms = 15_000): Promise<EventFrame> {
     const event = this.events.shift();
     if (event !== undefined) return Promise.resolve(event);
     return within(ms, "another event", new Promise((resolve) => this.takers.push(resolve)));
@@ -126,7 +126,7 @@ export class PlainClient {
 
   close(): Promise<{ code: number; reason: string }> {
     this.socket.close();
-    return within(5000, "the socket closes", this.closed);
+    return within(15_000, "the socket closes", this.closed);
   }
 
   private take(frame: Frame): void {
