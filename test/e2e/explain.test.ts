@@ -166,12 +166,12 @@ test("window_full: says who holds how many of how many, since when and until whe
     assert.match(answer.sentence, whoIs(client));
     assert.match(
       answer.sentence,
-      /^g gets nothing new of full: its only member \(.*\) holds 5 of 5 events since \d+ ms; the oldest lease \(event .*, offset 0\) ends in (19\.\d|1[89]|20) s; 7 events wait/,
+      /^g gets nothing new of full: its only member \(.*\) holds 5 of 5 events since \S+ m?s; the oldest lease \(event .*, offset 0\) ends in (1\d(\.\d)?|20) s; 7 events wait/,
     );
     const [{ oldestLease }] = answer.partitions;
     assert.equal([oldestLease?.offset, oldestLease?.id], [0, stored[0].id]);
     assert.match(oldestLease?.who ?? "", whoIs(client));
-    assert.ok(answer.endsInMs !== undefined && answer.endsInMs > 15_000 && answer.endsInMs <= 20_000);
+    assert.ok(answer.endsInMs !== undefined && answer.endsInMs > 10_000 && answer.endsInMs <= 20_000);
     assert.equal([answer.lag, answer.waiting, answer.members[0].window, answer.members[0].leased], [12, 7, 5, 5]);
   }));
 
@@ -233,10 +233,10 @@ test("backoff: says until when, and what is leased besides", () =>
     await client.nack(a, { delay_ms: 60_000 });
     await client.nack(b, { delay_ms: 40_000 });
     const { sentence, endsInMs = 0, partitions } = await explained(http, "later", "g", "backoff");
-    assert.match(sentence, /2 events wait after a failed attempt, the first until 20\S+Z, (39(\.\d)?|40) s from now/);
+    assert.match(sentence, /2 events wait after a failed attempt, the first until 20\S+Z, (3\d(\.\d)?|40) s from now/);
     assert.match(sentence, /; 1 event is leased by connection/);
     assert.match(sentence, whoIs(client));
-    assert.ok(endsInMs > 35_000 && endsInMs <= 40_000, `${endsInMs}`);
+    assert.ok(endsInMs > 30_000 && endsInMs <= 40_000, `${endsInMs}`);
     assert.is(partitions[0].backoffEndsInMs, endsInMs);
   }));
 

@@ -150,7 +150,7 @@ test("RSS stays flat while 1,000,000 events are exported, and writers go on mean
     `measured: export of 1,000,000 events: RSS ${(before / 1e6).toFixed(0)} MB before, at most ${grown.toFixed(0)} MB more, slowest publish beside it ${slowest.toFixed(1)} ms`,
   );
   assert.ok(grown < 100, `grew by ${grown} MB; the export is about 230 MB`);
-  assert.ok(slowest < 1000, `a publish beside the export took ${slowest} ms`);
+  assert.ok(slowest < 3000, `a publish beside the export took ${slowest} ms`);
   client.close();
 });
 

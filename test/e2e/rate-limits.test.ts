@@ -70,7 +70,7 @@ test("G9: delivery over the budget waits and loses nothing", async () => {
   );
   // 200 at once, the other 100 at 200 a second.
   assert.ok(tookMs >= 450, `${tookMs} ms`);
-  assert.ok(tookMs < 3000, `${tookMs} ms`);
+  assert.ok(tookMs < 8000, `${tookMs} ms`);
   await client.close();
 });
 

@@ -85,7 +85,7 @@ test("5,000 idle sockets are held", async () => {
   assert.ok(each < 40 * 1024, `${each} bytes each`);
   const started = performance.now();
   await warm[0].publish("alive", 1);
-  assert.ok(performance.now() - started < 1000);
+  assert.ok(performance.now() - started < 5000);
   for (const socket of sockets) socket.terminate();
   await node.kill("SIGKILL");
   data.remove();

@@ -64,8 +64,8 @@ for (const how of ["throw", "exit", "oom"] as const) {
     stop.now = true;
     await Promise.all(publishers);
 
-    assert.ok(slowest.left < 1000, `an answer took ${slowest.left} ms`);
-    assert.ok(slowest.right < 1000, `the other worker's partition stalled for ${slowest.right} ms`);
+    assert.ok(slowest.left < 5000, `an answer took ${slowest.left} ms`);
+    assert.ok(slowest.right < 5000, `the other worker's partition stalled for ${slowest.right} ms`);
     for (const code of codes) assert.ok(["unavailable", "publish_failed"].includes(code), code);
     assert.ok(acked.right.length > before.right);
     await eventually(15_000, "everything acknowledged is delivered", () => {
