@@ -1,5 +1,5 @@
-// A process that fills the table of the derived index until writing fails, and goes on a few times: prints "refused <times>". A
-// rejection that nobody heard ends it before that.
+// A process that fills the table of the derived index until writing fails, and goes on a few times: prints "refused <times>", closes
+// it, and prints "closed". A rejection that nobody heard ends it before that.
 
 import { openLmdbTable } from "../../src/store/log/lmdb-table.ts";
 
@@ -14,4 +14,7 @@ for (let n = 0; refused < refusalsWanted && n < 100; n++) {
   await new Promise((resolve) => setImmediate(resolve));
 }
 console.log(`refused ${refused}`);
+// What keeps a process alive is not looked at here, and a close that never ends keeps none.
+await table.close();
+console.log("closed");
 process.exit(0);

@@ -177,8 +177,10 @@ class LmdbTable implements DerivedTable {
     // lmdb makes what is not there, all the way down: see `makeFolder`.
     accessSync(folder);
     // Batching by turn is off: it makes a promise per turn that nobody can get hold of, see `heard`.
-    const options = { keyEncoding: "binary", encoding: "binary", maxDbs: 1, eventTurnBatching: false } as const;
-    this.root = lmdb.open({ path: folder, noSync: true, ...options });
+    // Syncs beside its commits would be waited for when it is closed, and after a commit that failed the last one never ends.
+    const how = { eventTurnBatching: false, noSync: true, overlappingSync: false } as const;
+    const options = { keyEncoding: "binary", encoding: "binary", maxDbs: 1, ...how } as const;
+    this.root = lmdb.open({ path: folder, ...options });
     // A file that is no lmdb is found out at the first look into it.
     this.root.get(Buffer.from("p"));
   }
