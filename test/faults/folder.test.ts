@@ -10,7 +10,7 @@ import { Load } from "../support/fault-load.ts";
 import { compare, hurtTest, sideBySide } from "../support/hurt-node.ts";
 import { dataFolder, runNode, startNode } from "../support/node-process.ts";
 import { PlainClient } from "../support/plain-client.ts";
-import { metric, readiness, untilNotReady, untilReady } from "../support/watch-node.ts";
+import { metric, readiness, untilIndexed, untilNotReady, untilReady } from "../support/watch-node.ts";
 
 const topics = ["left", "right"];
 
@@ -74,6 +74,7 @@ hurtTest(
     const load = new Load({ topics });
     await load.start(node.wsUrl);
     await load.progress(20, 10_000, "load before");
+    await untilIndexed(hurt.data);
     hurt.kernel.add({
       calls: ["write", "create", "truncate", "rename", "unlink", "link", "mkdir"],
       path: "/store/",
@@ -105,6 +106,7 @@ hurtTest(
     const load = new Load({ topics });
     await load.start(node.wsUrl);
     await load.progress(20, 10_000, "load before");
+    await untilIndexed(hurt.data);
     // As long as its lock is there the node may still make files.
     rmSync(hurt.data, { recursive: true, force: true, maxRetries: 50, retryDelay: 10 });
     await untilNotReady(node.http, /shard 0 is down: .*; shard 1 is down: /);

@@ -1,6 +1,7 @@
 // What a node says of itself while it is hurt, and what it holds of the machine.
 
-import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { join } from "node:path";
 import { eventually } from "./deadline.ts";
 
 export interface Ready {
@@ -35,6 +36,19 @@ export async function metric(http: string, name: string): Promise<Map<string, nu
   const text = await (await fetch(`${http}/metrics`)).text();
   const lines = [...text.matchAll(new RegExp(`^(?:narthex_)?${name}(?:\\{([^}]*)\\})? (\\S+)$`, "gm"))];
   return new Map(lines.map(([, labels, value]) => [labels ?? "", Number(value)]));
+}
+
+/**
+ * Resolves when each shard has opened its derived index, which it does when the first segment is full enough for another. A fault in that
+ * very moment is one that lmdb cannot bear (lmdb-table.ts), and not what is looked for.
+ */
+export async function untilIndexed(data: string, shards = 2): Promise<void> {
+  await eventually(10_000, "every shard has its index", () =>
+    Array.from({ length: shards }, (_, shard) => join(data, `shard-${shard}`, "derived")).every((folder) => {
+      const names = existsSync(folder) ? readdirSync(folder) : [];
+      return names.includes("data.mdb") && !names.includes("opening") && !names.includes("room");
+    }),
+  );
 }
 
 /** Open files of a process below a folder. */

@@ -7,13 +7,14 @@
 // cut it is made again from the log.
 
 import { accessSync } from "node:fs";
-import { type FileHandle, mkdir, open, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { type FileHandle, mkdir, open, readdir, readFile, rm, stat, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { DerivedTable } from "./derived.ts";
 import { codeOf } from "./files.ts";
 import { bootId, processId } from "./lock.ts";
 
 type Lmdb = typeof import("lmdb");
+type Changes = readonly (readonly [Buffer, Buffer | null])[];
 
 /** Where the first page of an lmdb file has its magic number, and the number. */
 const magicAt = 24;
@@ -23,6 +24,11 @@ const roomBytes = 256 * 1024;
 const lockBytes = 64 * 1024;
 /** What it opens, and one to spare. */
 const descriptors = 4;
+const pageBytes = 4096;
+/** Of a change at most: the page that it lies in and the one above. */
+const pagesPerChange = 2;
+/** What an entry takes in a page, besides itself, with the pages as empty as they may be. */
+const entryFactor = 4;
 const useName = "use";
 /** Whoever ended without closing it may have been ended by it. */
 const unclosedMax = 3;
@@ -77,6 +83,31 @@ async function tryOut(folder: string): Promise<void> {
     for (const file of files) await file.close();
     await rm(probe, { force: true });
   }
+}
+
+/**
+ * Where a page cannot be written, lmdb 3.5 writes a message of up to 120 characters into 100 bytes, which ends the process sooner or
+ * later. So room for the changes is looked for before each of its commits: what the disk says is free, and what it takes. A disk
+ * that fails in between is still met by lmdb itself.
+ */
+async function tryRoom(folder: string, changes: Changes): Promise<void> {
+  const { size } = await stat(join(folder, "data.mdb"));
+  const bytes = changes.reduce((sum, [key, value]) => sum + key.length + (value?.length ?? 0), 0);
+  const pages = Math.min(changes.length * pagesPerChange * pageBytes, size + entryFactor * bytes);
+  const { bavail, bsize } = await statfs(folder);
+  if (bavail * bsize < pages + roomBytes) throw fault("ENOSPC", `no room for ${changes.length} changes in ${folder}`);
+  const probe = join(folder, "room");
+  const file = await open(probe, "w");
+  try {
+    await writeWhole(file, roomBytes, 0);
+  } finally {
+    await file.close();
+    await rm(probe, { force: true });
+  }
+}
+
+function fault(code: string, message: string): Error {
+  return Object.assign(new Error(message), { code });
 }
 
 async function writeWhole(file: FileHandle, bytes: number, position: number): Promise<void> {
@@ -198,7 +229,8 @@ class LmdbTable implements DerivedTable {
     return found;
   }
 
-  async write(changes: readonly (readonly [Buffer, Buffer | null])[]): Promise<void> {
+  async write(changes: Changes): Promise<void> {
+    await tryRoom(this.folder, changes);
     const parts = new Set<Promise<unknown>>();
     const whole = this.root.batch(() => {
       for (const [key, value] of changes) parts.add(value === null ? this.root.remove(key) : this.root.put(key, value));
@@ -207,6 +239,7 @@ class LmdbTable implements DerivedTable {
   }
 
   async clear(): Promise<void> {
+    await tryRoom(this.folder, []);
     await heard([this.root.clearAsync()]);
   }
 
