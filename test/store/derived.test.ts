@@ -76,12 +76,13 @@ test("it is written when segments are sealed, and used by the next run", async (
   await next.close();
 });
 
-test("a disk that is full refuses its writes, does not end the thread, and can be closed while it is full", () => {
+test("a disk that is full refuses its writes before lmdb meets it, and can be closed while it is full", () => {
   const filler = fileURLToPath(new URL("./store-full-table.entry.js", import.meta.url));
-  // Files end at 512 blocks here, which lmdb meets like the end of the disk.
+  // Files end at 512 blocks here, which is met like the end of the disk.
   const command = ["-c", 'ulimit -f 512 && exec "$0" "$@"', process.execPath, filler, fresh()];
   const { status, stdout, stderr } = spawnSync("sh", command, { encoding: "utf8" });
   assert.is(stdout, "refused 3\nclosed\n", stderr);
+  assert.is(stderr, "", "what lmdb says when it cannot write a page is longer than the place it has for it");
   assert.is(status, 0);
 });
 

@@ -24,6 +24,8 @@ const roomBytes = 256 * 1024;
 const lockBytes = 64 * 1024;
 /** What it opens, and one to spare. */
 const descriptors = 4;
+/** Beyond that a quota is believed to have room. */
+const probeBytesMax = 1024 * 1024;
 const pageBytes = 4096;
 /** Of a change at most: the page that it lies in and the one above. */
 const pagesPerChange = 2;
@@ -99,7 +101,7 @@ async function tryRoom(folder: string, changes: Changes): Promise<void> {
   const probe = join(folder, "room");
   const file = await open(probe, "w");
   try {
-    await writeWhole(file, roomBytes, 0);
+    await writeWhole(file, Math.min(pages, probeBytesMax) + roomBytes, 0);
   } finally {
     await file.close();
     await rm(probe, { force: true });
