@@ -39,23 +39,28 @@ function settleEntry(
   entry: SettleEntry,
   env: Env,
 ): SettleResult {
-  const { ring } = ledger;
-  const slot = slotOfId(ledger, partition, { ...entry, member }, env);
+  const slots = slotsOfId(ledger, partition, entry.id);
   if (entry.lease === undefined) {
-    if (slot < 0 || ring.holder[slot] !== member || !ledger.isHeld(slot)) return "stale";
-  } else {
-    if (slot < 0 || !names(ledger, slot, entry.lease, env)) return lost;
-    // Settled by this very lease: the client did not hear the first OK.
-    if (ring.state[slot] === leaseState.settled) return "stale";
+    const held = heldBy(ledger, slots, member);
+    for (const slot of held) settleSlot(ledger, slot, entry, env);
+    return held.length === 0 ? "stale" : null;
   }
-  const offset = ring.owner[slot];
+  const slot = leasedAs(ledger, slots, entry.lease, env);
+  if (slot === undefined) return lost;
+  // Settled by this very lease: the client did not hear the first OK.
+  if (ledger.ring.state[slot] === leaseState.settled) return "stale";
+  settleSlot(ledger, slot, entry, env);
+  return null;
+}
+
+function settleSlot(ledger: LeaseLedger, slot: number, entry: SettleEntry, env: Env): void {
+  const offset = ledger.ring.owner[slot];
   if (entry.ack) {
     ledger.ack(offset, slot, env);
     ledger.settleRange(offset, offset + 1);
   } else {
     ledger.nack(offset, slot, entry.delayMs, reasonOf(entry.reason), env.mono);
   }
-  return null;
 }
 
 /** Gives the runs, cut where needed, whose leases were lost. */
@@ -109,17 +114,19 @@ export function extendEntry(
   message: MessageOf<"extend">,
   env: Env,
 ): Failure | { readonly changed: boolean } {
-  const slot = slotOfId(ledger, partition, message, env);
-  if (slot < 0) return failure("unknown_id", `no lease on ${message.id}`);
-  if (message.lease === undefined) {
-    if (ledger.ring.holder[slot] !== message.member || !ledger.isHeld(slot)) {
-      return failure("unknown_id", `this subscription has no lease on ${message.id}`);
-    }
-  } else if (!names(ledger, slot, message.lease, env)) {
-    return lost;
+  const { id, lease, member, extendMs } = message;
+  const slots = slotsOfId(ledger, partition, id);
+  if (slots.length === 0) return failure("unknown_id", `no lease on ${id}`);
+  if (lease !== undefined) {
+    const slot = leasedAs(ledger, slots, lease, env);
+    const outcome = slot === undefined ? "lost" : extendSlot(ledger, slot, extendMs, env);
+    return outcome === "lost" ? lost : { changed: outcome === "revived" };
   }
-  const outcome = extendSlot(ledger, slot, message.extendMs, env);
-  return outcome === "lost" ? lost : { changed: outcome === "revived" };
+  const held = heldBy(ledger, slots, member);
+  if (held.length === 0) return failure("unknown_id", `this subscription has no lease on ${id}`);
+  let changed = false;
+  for (const slot of held) changed = extendSlot(ledger, slot, extendMs, env) === "revived" || changed;
+  return { changed };
 }
 
 export function extendRuns(
@@ -153,27 +160,29 @@ function extendSlot(ledger: LeaseLedger, slot: number, extendMs: number, env: En
 }
 
 /**
- * The place of an event by its id. A parsed id counts only if the record that it points to has that id; where several events have the
- * id, the one that the lease is on is meant or, without a lease, the one that the member holds.
+ * The places of the events of this id, of which a publisher may have given one to several. A parsed id counts only if the record that it
+ * points to has that id.
  */
-function slotOfId(
-  ledger: LeaseLedger,
-  partition: number,
-  { id, lease, member }: { readonly id: string; readonly lease?: string; readonly member: number },
-  env: Env,
-): number {
-  const { ring } = ledger;
+function slotsOfId({ ring }: LeaseLedger, partition: number, id: string): readonly number[] {
   const parts = parseId(id);
   if (parts !== undefined && parts.partition === partition) {
     const slot = ring.slotOf(parts.offset);
-    if (slot >= 0 && ring.storedAt[slot] === parts.storedAt && ring.salt[slot] === parts.salt) return slot;
+    if (slot >= 0 && ring.storedAt[slot] === parts.storedAt && ring.salt[slot] === parts.salt) return [slot];
   }
-  const slots = ring.find(id).map((offset) => ring.slotOf(offset));
-  if (slots.length < 2) return slots[0] ?? -1;
-  const meant = (slot: number) =>
-    slot >= 0 &&
-    (lease === undefined ? ring.holder[slot] === member && ledger.isHeld(slot) : names(ledger, slot, lease, env));
-  return slots.find(meant) ?? slots[slots.length - 1];
+  return ring
+    .find(id)
+    .map((offset) => ring.slotOf(offset))
+    .filter((slot) => slot >= 0);
+}
+
+/** What a request without a lease means: all of them that the member holds. */
+function heldBy(ledger: LeaseLedger, slots: readonly number[], member: number): readonly number[] {
+  return slots.filter((slot) => ledger.ring.holder[slot] === member && ledger.isHeld(slot));
+}
+
+/** The one that the lease is on, or was the last one on. */
+function leasedAs(ledger: LeaseLedger, slots: readonly number[], lease: string, env: Env): number | undefined {
+  return slots.find((slot) => names(ledger, slot, lease, env));
 }
 
 function names(ledger: LeaseLedger, slot: number, text: string, env: Env): boolean {

@@ -640,6 +640,25 @@ test("G7: without a lease, of two events under one id the one that the member ho
   assert.is(h.cursor().floor, 2);
 });
 
+test("G7: without a lease, all events under one id that the member holds are meant", () => {
+  const h = new LeaseHarness();
+  h.member(1, { slots: 2 });
+  h.member(2, { slots: 2 });
+  h.publish({ id: "a" }, { id: "a" }, { id: "b" }, { id: "a" });
+  const [first, second] = h.take();
+  h.pass(900);
+  assert.is(h.extend(second, 500, false), null);
+  h.pass(499);
+  // The two that were extended live on, the others have come again.
+  const [, foreign] = h.take();
+  assert.equal([first.member, second.member, foreign.member, foreign.offset], [1, 1, 2, 3]);
+  assert.is(h.ack(second, { named: false }), null);
+  assert.is(h.cursor().floor, 2);
+  assert.is(h.ack(first, { named: false }), "stale");
+  assert.is(h.ack(foreign, { named: false }), null);
+  assert.equal(h.cursor().ranges, [[3, 4]]);
+});
+
 test("G7: a lease of before a crash never counts after it", () => {
   const h = new LeaseHarness();
   h.member(1);

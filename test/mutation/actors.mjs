@@ -71,8 +71,8 @@ export const actorFaults = [
     fault: "an ack that names no lease counts from a session that does not hold the event",
     promise: "G7",
     file: "src/actors/lease-settling.ts",
-    find: 'if (slot < 0 || ring.holder[slot] !== member || !ledger.isHeld(slot)) return "stale";',
-    replace: 'if (slot < 0 || !ledger.isHeld(slot)) return "stale";',
+    find: "slots.filter((slot) => ledger.ring.holder[slot] === member && ledger.isHeld(slot))",
+    replace: "slots.filter((slot) => ledger.isHeld(slot))",
     words: ["actors-lease"],
   },
   {
