@@ -2,14 +2,14 @@
 // batches, over connections that delay and break. Its handlers take their time and sometimes fail. What it promises is told to the checker, which sees
 // what became of it in the log.
 
-import type { Subscription } from "../../src/bus/event-bus.ts";
+import type { EventRecord, Subscription } from "../../src/bus/event-bus.ts";
 import { EventClient, NarthexError } from "../../src/client/client.ts";
 import type { Wire, WireEvents } from "../../src/client/wire.ts";
 import type { Front } from "../../src/front/front.ts";
 import type { Peer } from "../../src/front/outlet.ts";
 import type { Heard } from "../../src/front/server.ts";
 import type { Checker } from "./checker.ts";
-import type { Publication } from "./client.ts";
+import { type Publication, pipeOf } from "./client.ts";
 import type { Coverage } from "./coverage.ts";
 import { Scope, type World } from "./world.ts";
 
@@ -79,7 +79,7 @@ export class BusClient {
   }
 
   subscribe(topic: string, group: string, options: object): void {
-    const handler = ({ partition, offset }: { partition: number; offset: number }) => {
+    const handler = ({ partition, offset, payload }: EventRecord<unknown>) => {
       const event = `${topic}/${partition}:${offset} for ${group}`;
       if (this.running.has(event)) this.checker.fail(`${this.name}: a second handler of ${event} beside the first`);
       this.running.add(event);
@@ -89,8 +89,10 @@ export class BusClient {
       return new Promise<void>((resolve, reject) => {
         this.world.after(this.scope, ms, () => {
           this.running.delete(event);
-          if (dice.chance(15)) reject(new Error("no"));
-          else resolve();
+          const ok = !dice.chance(15);
+          this.checker.handled({ by: this.name, topic, group, n: (payload as { n: number }).n, ok });
+          if (ok) resolve();
+          else reject(new Error("no"));
         });
       });
     };
@@ -122,7 +124,8 @@ export class BusClient {
   }
 
   private dial(events: WireEvents): Wire {
-    this.connection = new BusConnection({ world: this.world, scope: this.scope, events, node: this.node() });
+    const { world, scope, checker } = this;
+    this.connection = new BusConnection({ world, scope, checker, events, node: this.node() });
     return this.connection;
   }
 }
@@ -130,6 +133,7 @@ export class BusClient {
 class BusConnection implements Wire {
   private readonly world: World;
   private readonly scope: Scope;
+  private readonly checker: Checker;
   private readonly events: WireEvents;
   private readonly node: Node | undefined;
   private heard: Heard | undefined;
@@ -142,9 +146,10 @@ class BusConnection implements Wire {
   private readonly unread: (string | Uint8Array)[] = [];
   unsent = 0;
 
-  constructor(options: { world: World; scope: Scope; events: WireEvents; node: Node | undefined }) {
+  constructor(options: { world: World; scope: Scope; checker: Checker; events: WireEvents; node: Node | undefined }) {
     this.world = options.world;
     this.scope = options.scope;
+    this.checker = options.checker;
     this.events = options.events;
     this.node = options.node;
     this.peer = this.makePeer();
@@ -155,7 +160,7 @@ class BusConnection implements Wire {
     }
     this.toNodeAt = this.world.mono + this.wireMs();
     this.world.at(node.scope, this.toNodeAt, () => {
-      this.heard = node.front.accept(this.peer, { cork: () => undefined, uncork: () => undefined });
+      this.heard = node.front.accept(this.peer, pipeOf(this.scope.name));
       this.later("client", () => {
         if (this.open) this.events.opened();
       });
@@ -213,13 +218,16 @@ class BusConnection implements Wire {
       send: (given: string | Uint8Array, { binary }: { binary: boolean }, taken: (error?: Error | null) => void) => {
         const bytes = typeof given === "string" ? new TextEncoder().encode(given) : given.slice();
         peer.bufferedAmount += bytes.length;
+        const leases = binary ? this.checker.batchSent(this.scope.name, bytes) : [];
         this.later("client", () => {
           if (!this.open) return;
           if (binary) this.events.binary(bytes);
           else this.events.text(new TextDecoder().decode(bytes));
           this.later("node", () => {
             peer.bufferedAmount -= bytes.length;
-            if (peer.readyState === 1) taken();
+            if (peer.readyState !== 1) return;
+            for (const lease of leases) lease.taken = true;
+            taken();
           });
         });
       },

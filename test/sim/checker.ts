@@ -2,8 +2,8 @@
 // shares no code with the lease tables, the partitions or the front. It hears four things: what reaches the store, what worker
 // threads say and are told, what clients send, and what leaves for a client; it compares each with all that came before.
 
-import type { LeaseRun } from "../../src/actors/messages.ts";
-import { decodeServerBatch } from "../../src/protocol/batch.ts";
+import type { Answer, LeaseRun, MessageOf } from "../../src/actors/messages.ts";
+import { batchOps, decodeServerBatch, eventsHeaderBytes } from "../../src/protocol/batch.ts";
 import { BlockView } from "../../src/protocol/block.ts";
 import { eventId } from "../../src/protocol/event.ts";
 import { makeId } from "../../src/protocol/ids.ts";
@@ -12,7 +12,7 @@ import type { Rate } from "../../src/protocol/rate.ts";
 import type { ToFront, ToHost } from "../../src/runtime/envelope.ts";
 import type { Commit, ShardStore } from "../../src/store/store.ts";
 import { Budgets } from "./budgets.ts";
-import type { Ask, Publication, SimClient, Subscription } from "./client.ts";
+import type { Ask, Publication, SettleAsk, SimClient, Subscription } from "./client.ts";
 import type { Coverage } from "./coverage.ts";
 import { type EventFrame, GroupState, type Lease, type SeekTarget, type StoredCursor } from "./group-state.ts";
 import type { World } from "./world.ts";
@@ -35,6 +35,8 @@ interface Stream {
   readonly partition: number;
   readonly deadLetterOf: { readonly topic: string; readonly group: string } | undefined;
   readonly events: StoredEvent[];
+  /** Where the events of an id are; one that its publisher chose may be of several. */
+  readonly byId: Map<string, number[]>;
   start: number;
 }
 
@@ -54,6 +56,39 @@ interface Seek {
   readonly to: SeekTarget;
   /** Its cursor is stored. */
   done: boolean;
+}
+
+/** What a lease table is told of an event; without a token it is about what the subscription holds. */
+interface Said {
+  readonly op: SettleAsk["op"];
+  readonly id: string;
+  readonly token: string | undefined;
+  readonly extendMs?: number;
+}
+
+/** What a request may mean at a lease table: surely, unless the time of the lease was over. */
+export interface Hit {
+  readonly lease: Lease;
+  readonly sure: boolean;
+}
+
+interface Settle {
+  readonly op: SettleAsk["op"] | "RELEASE";
+  readonly what: string;
+  readonly at: number;
+  readonly hits: readonly Hit[];
+  /** It was said of a run: the name of the lease, and whether it was acked before. */
+  readonly run?: { readonly token: string; readonly again: boolean };
+}
+
+/** How a handler of the library ended. */
+interface HandlerFacts {
+  readonly by: string;
+  readonly topic: string;
+  readonly group: string;
+  /** Of what was published. */
+  readonly n: number;
+  readonly ok: boolean;
 }
 
 const decoder = new TextDecoder();
@@ -79,14 +114,20 @@ export class Checker {
   private readonly coverage: Coverage;
   /** Every lease ever given, by its shard and name. */
   private readonly leases = new Map<string, Lease>();
-  /** What is asked about leases and not answered. */
-  private readonly unanswered = new Set<Ask>();
+  /** What each client has asked about leases, by what the tables must be told of it. It may arrive long after it was given up. */
+  private readonly asks = new Map<string, SettleAsk[]>();
   private readonly lastOf = new Map<string, number>();
   private readonly ownIds = new Map<string, StoredEvent>();
+  /** What lease tables are told of leases and have not answered, by worker and number of the request. */
+  private readonly questions = new Map<string, readonly Settle[]>();
+  /** The leases of each EVENTS frame, by the client that it is for and its header. */
+  private readonly batches = new Map<string, Lease[]>();
   /** Which lease table a member has joined. */
   private readonly groupOf = new Map<number, string>();
-  /** Members that are clients of the library. */
-  private readonly librarians = new Set<number>();
+  /** Which client it is of. */
+  private readonly holders = new Map<number, string>();
+  /** Of the clients of the library: how handlers ended, by client, topic, group and event. */
+  private readonly handlers = new Set<string>();
   /** Partitions were started from the store after the clock was set forth. */
   private forgot = false;
   private seeks: Seek[] = [];
@@ -124,6 +165,7 @@ export class Checker {
   refused(shard: number, _commit: Commit): void {
     this.shard(shard).pending = undefined;
     this.restarted(shard);
+    this.begins(shard);
   }
 
   broke(shard: number): void {
@@ -134,7 +176,12 @@ export class Checker {
     this.forgot ||= this.clockSetForth;
     this.budgets.reset(this.world.mono);
     this.seeks = this.seeks.filter((seek) => seek.shard !== shard);
-    for (const group of this.groups.values()) if (group.shard === shard) group.restarted();
+    for (const group of this.groups.values()) if (group.shard === shard) group.restarted(this.world.mono);
+  }
+
+  /** What it holds is all that counts from now on. */
+  private begins(shard: number): void {
+    for (const group of this.groups.values()) if (group.shard === shard) group.begins(this.world.mono);
   }
 
   /** What a shard holds when it is opened is what was committed, with or without the commit that was under way, whole. */
@@ -158,6 +205,7 @@ export class Checker {
     model.pending = undefined;
     if (difference !== undefined) this.fail(`shard ${shard} after opening: ${difference}`);
     this.restarted(shard);
+    this.begins(shard);
   }
 
   private difference(
@@ -216,6 +264,9 @@ export class Checker {
         if (stream.deadLetterOf === undefined) this.publicationStored(block.stream, stream, event);
         else dead.push(this.deadLetterStored(stream, event, block, i, commit));
         stream.events.push(event);
+        const same = stream.byId.get(event.id);
+        if (same === undefined) stream.byId.set(event.id, [event.offset]);
+        else same.push(event.offset);
       }
     }
     for (const [number, start] of commit.trims) {
@@ -249,6 +300,7 @@ export class Checker {
       partition: number % 64,
       deadLetterOf: record.deadLetterOf,
       events: [],
+      byId: new Map(),
       start: 0,
     });
   }
@@ -308,7 +360,7 @@ export class Checker {
     if (group === undefined || deadLetterOf!.group !== meta.headers["x-dlq-group"]) this.fail(`${what} of no group`);
     const cell = `group/${source.number}/${group.group}`;
     const seeking = (this.seeksOf.get(commit) ?? []).some((seek) => seek.cell === cell && !seek.done);
-    const reason = group.bury(offset, Number(meta.headers["x-dlq-attempts"]), seeking);
+    const reason = group.bury(offset, Number(meta.headers["x-dlq-attempts"]), { seeking, now: this.world.mono });
     if (reason !== undefined) this.fail(`${what} of ${group.name}: ${reason}`);
     this.coverage.hit("dead letter");
     return { group, offset, seeking };
@@ -357,32 +409,167 @@ export class Checker {
 
   taken(worker: number, { mail }: ToHost): void {
     for (const { shard, cell, id, message } of mail) {
-      if (message.type === "seek") this.trace?.(`    seek ${cell} ${JSON.stringify(message.to)}`);
-      if (message.type === "seek") this.groups.get(cell.slice("group/".length))?.moves(this.world.mono);
-      if (message.type === "seek")
-        this.seeks.push({ cell, shard, worker, mail: id, to: { ...message.to, ...this.headOf(cell) }, done: false });
-      else if (message.type === "join") {
-        this.groupOf.set(message.member, cell.slice("group/".length));
-        if (message.format === "batch") this.librarians.add(message.member);
-        else this.librarians.delete(message.member);
-      } else if (message.type === "settle" && this.librarians.has(message.member)) {
-        // Plain clients tell what they ask when they send it; of the library's frames only this is seen.
-        for (const { ack, lease: name } of message.entries) {
-          const lease = this.leases.get(`${shard}/${name}`);
-          lease?.asked({ op: ack ? "ACK" : "NACK", sentAt: this.world.mono, named: true });
+      const question = `${worker}/${id}`;
+      // Each thread counts from 1.
+      this.questions.delete(question);
+      if (!cell.startsWith("group/")) continue;
+      const name = cell.slice("group/".length);
+      const group = this.groups.get(name);
+      switch (message.type) {
+        case "seek":
+          this.trace?.(`    seek ${cell} ${JSON.stringify(message.to)}`);
+          group?.moves(this.world.mono);
+          this.seeks.push({ cell, shard, worker, mail: id, to: { ...message.to, ...this.headOf(cell) }, done: false });
+          break;
+        case "join":
+          this.groupOf.set(message.member, name);
+          this.holders.set(message.member, /from (\S+):\d+/.exec(message.who)?.[1] ?? message.who);
+          break;
+        case "settle":
+          this.questions.set(
+            question,
+            message.entries.map(({ id, ack, lease: token }) =>
+              this.settleArrives(cell, message.member, { op: ack ? "ACK" : "NACK", id, token }),
+            ),
+          );
+          break;
+        case "extend": {
+          const { member, id, lease: token, extendMs } = message;
+          this.questions.set(question, [this.settleArrives(cell, member, { op: "MODACK", id, token, extendMs })]);
+          break;
         }
-      } else if (message.type === "extend" && this.librarians.has(message.member)) {
-        const lease = this.leases.get(`${shard}/${message.lease}`);
-        if (lease !== undefined) this.extendsByLibrary(lease, message.extendMs);
-      } else if (message.type === "settleRuns") {
-        const op = { ack: "ACK", nack: "NACK", release: "RELEASE" }[message.verb];
-        for (const lease of this.leasesOf(shard, message.runs))
-          lease.asked({ op, sentAt: this.world.mono, named: true });
-      } else if (message.type === "extendRuns") {
-        for (const lease of this.leasesOf(shard, message.runs)) this.extendsByLibrary(lease, message.extendMs);
-      } else if (message.type === "leave") this.groups.get(cell.slice("group/".length))?.left(message.member);
-      else if (message.type === "dropGroup") this.groups.get(cell.slice("group/".length))?.restarted();
+        case "settleRuns":
+          this.questions.set(question, this.runsArrive(shard, message));
+          break;
+        case "extendRuns":
+          for (const lease of this.leasesOf(shard, message.runs))
+            if (lease.open) lease.extends(message.extendMs, this.world.mono);
+          break;
+        case "leave":
+          group?.left(message.member, message.cause, this.world.mono);
+          break;
+        case "dropGroup":
+          group?.restarted(this.world.mono);
+          break;
+        default:
+      }
     }
+  }
+
+  /** An ACK, NACK or MODACK reaches a lease table: with a name it means that lease, without one what its subscription holds of this id. */
+  private settleArrives(cell: string, member: number, said: Said): Settle {
+    const { op, id, token, extendMs } = said;
+    const now = this.world.mono;
+    // One whose join was refused or is lost may name a lease all the same.
+    const holder = this.holders.get(member);
+    const group = this.groups.get(cell.slice("group/".length));
+    const hits: Hit[] = [];
+    for (const offset of group?.owner.byId.get(id) ?? []) {
+      const lease = group?.current(offset);
+      if (lease?.open && (token === undefined ? lease.member === member : lease.token === token))
+        hits.push({ lease, sure: !lease.over(now) });
+    }
+    const tokens = hits.map(({ lease }) => lease.token).join(" ");
+    this.trace?.(`    ${cell} takes ${op} of ${id} by ${holder ?? member}: ${tokens || "nothing"}`);
+    if (!isLibrary(holder)) this.hasSaid(cell, holder, said, hits);
+    for (const { lease } of hits) {
+      if (op === "MODACK") lease.extends(extendMs ?? 0, now);
+      else this.settles(lease, op);
+      // In another partition a lease of the same name may be on an event of the same id.
+      const named = lease.group.owner.events[lease.offset].ownId !== undefined;
+      if (op !== "MODACK" && !named && isLibrary(holder)) this.wasHandled(lease, op, holder);
+    }
+    return { op, what: `${op} of ${id} as ${token ?? "its holder"} by ${holder ?? member} at ${cell}`, at: now, hits };
+  }
+
+  /** What a table is told was said by that client. Which time, if it said so more than once, nobody can tell. */
+  private hasSaid(cell: string, holder: string | undefined, said: Said, hits: readonly Hit[]): void {
+    const [, stream, group] = cell.split("/");
+    const topic = this.topicOf(Number(stream));
+    const speakers = holder === undefined ? new Set([...this.asks.values()].map(([{ by }]) => by)) : [holder];
+    let heard = false;
+    for (const by of speakers) {
+      for (const ask of this.asks.get(askName(by, topic, group, said)) ?? []) {
+        ask.hits.push(...hits);
+        heard = true;
+      }
+    }
+    if (!heard && holder !== undefined)
+      this.fail(`${cell} is told ${JSON.stringify(said)}, which ${holder} has not said`);
+  }
+
+  private runsArrive(shard: number, { verb, runs }: MessageOf<"settleRuns">): readonly Settle[] {
+    const op = ({ ack: "ACK", nack: "NACK", release: "RELEASE" } as const)[verb];
+    const at = this.world.mono;
+    return [...this.leasesOf(shard, runs)].map((lease) => {
+      const what = `${op} of ${lease.group.name}:${lease.offset} as ${lease.token}`;
+      const again = lease.settling === "acked";
+      const hits = lease.open ? [{ lease, sure: !lease.over(at) }] : [];
+      if (hits.length > 0) {
+        this.settles(lease, op);
+        if (op !== "RELEASE") this.wasHandled(lease, op, lease.holder);
+      }
+      return { op, what, at, hits, run: { token: lease.token, again } };
+    });
+  }
+
+  /** A lease table has answered what it was told of leases. */
+  private judged(settles: readonly Settle[], answer: Answer): void {
+    if (answer !== null && "code" in answer) {
+      for (const settle of settles) if (isLost(answer.code)) this.inVain(settle, answer.code);
+    } else if (answer !== null && "lost" in answer) {
+      const lost = new Set(
+        answer.lost.flatMap(({ epoch, token, count }) =>
+          Array.from({ length: count }, (_, i) => leaseText(epoch, token + i)),
+        ),
+      );
+      for (const settle of settles) {
+        if (lost.has(settle.run!.token)) this.inVain(settle, "lost");
+        else if (!settle.run!.again) this.inEffect(settle);
+      }
+    } else {
+      const results = answer !== null && "results" in answer ? answer.results : null;
+      for (const [i, settle] of settles.entries()) {
+        const result = results?.[i] ?? null;
+        if (result === null) this.inEffect(settle);
+        else if (result === "stale") this.inVain(settle, result);
+        else if (isLost(result.code)) this.inVain(settle, result.code);
+      }
+    }
+  }
+
+  /** A lease that runs and was settled by nothing before is no reason to refuse this. */
+  private inVain({ what, hits }: Settle, answer: string): void {
+    const ran = hits.find(({ lease, sure }) => sure && !lease.lost);
+    if (ran !== undefined) this.fail(`${what} is answered ${answer}, and the lease ${ran.lease.token} runs`);
+  }
+
+  private inEffect({ op, what, at, hits }: Settle): void {
+    if (hits.length === 0) this.fail(`${what} is answered OK, and there is nothing that it may mean`);
+    for (const { lease, sure } of hits) {
+      const { group, offset } = lease;
+      if (!sure || group.since >= at) continue;
+      if (op === "ACK" && !group.isSettled(offset)) this.fail(`${what} is answered OK, and ${offset} is not settled`);
+      if (op === "NACK" && !group.isSettled(offset) && group.attemptsStored(offset) < lease.attempt)
+        this.fail(`${what} is answered OK, and attempt ${lease.attempt} of ${offset} is not stored`);
+    }
+  }
+
+  private settles(lease: Lease, op: "ACK" | "NACK" | "RELEASE"): void {
+    lease.settling = ({ ACK: "acked", NACK: "nacked", RELEASE: "released" } as const)[op];
+    if (op === "RELEASE") lease.mayBeTakenBack = true;
+  }
+
+  /** The library acks what a handler of its has done, and nacks what one has failed on. */
+  private wasHandled({ group, offset, token }: Lease, op: "ACK" | "NACK", by: string): void {
+    const { n } = JSON.parse(group.owner.events[offset].payload) as { n: number };
+    if (!this.handlers.has(handlerName({ by, topic: group.owner.topic, group: group.group, n, ok: op === "ACK" })))
+      this.fail(`${by}: ${op} of ${group.name}:${offset} as ${token}, and no handler ended so`);
+  }
+
+  /** A handler of the library has ended, well or badly. */
+  handled(facts: HandlerFacts): void {
+    this.handlers.add(handlerName(facts));
   }
 
   /** A node is gone. */
@@ -396,14 +583,19 @@ export class Checker {
 
   posted(worker: number, { items }: ToFront): void {
     for (const item of items) {
-      if (item.type === "answer" && this.seeks.length > 0) {
-        this.seeks = this.seeks.filter((seek) => seek.worker !== worker || seek.mail !== item.id);
+      if (item.type === "answer") {
+        if (this.seeks.length > 0)
+          this.seeks = this.seeks.filter((seek) => seek.worker !== worker || seek.mail !== item.id);
+        const settles = this.questions.get(`${worker}/${item.id}`);
+        if (settles === undefined) continue;
+        this.questions.delete(`${worker}/${item.id}`);
+        this.judged(settles, item.answer);
       } else if (item.type === "shardUp") {
         // Also after a full disk, which needs no opening.
         this.forgot ||= this.clockSetForth;
         this.budgets.reset(this.world.mono);
       } else if (item.type === "cellRestarted") {
-        this.groups.get(item.address.cell.slice("group/".length))?.restarted();
+        this.groups.get(item.address.cell.slice("group/".length))?.begins(this.world.mono);
         this.seeks = this.seeks.filter(({ cell, shard }) => cell !== item.address.cell || shard !== item.address.shard);
         this.coverage.hit("a cell is restarted");
         this.forgot ||= this.clockSetForth;
@@ -421,13 +613,6 @@ export class Checker {
     }
   }
 
-  private extendsByLibrary(lease: Lease, extendMs: number): void {
-    const now = this.world.mono;
-    const runs = lease.group.current(lease.offset) === lease && !lease.over(now);
-    lease.asked({ op: "MODACK", sentAt: now, named: true, extendMs });
-    if (runs) lease.extended(now + extendMs, now);
-  }
-
   private *leasesOf(shard: number, runs: readonly LeaseRun[]): Generator<Lease> {
     for (const { epoch, token, count } of runs) {
       for (let i = 0; i < count; i++) {
@@ -443,10 +628,12 @@ export class Checker {
     const group = this.groups.get(this.groupOf.get(member) ?? "");
     if (group === undefined) this.fail(`EVENTS for member ${member}, which has not joined`);
     const { firstOffset, attempt, epoch, token, pack, partition } = batch;
+    const leases: Lease[] = [];
+    this.batches.set(batchName(this.holders.get(member) ?? "", bytes), leases);
     for (let i = 0; i < pack.count; i++) {
       const offset = firstOffset + i;
       const { key, id } = pack.extension(i);
-      this.delivered(stream, member, {
+      const lease = this.delivered(stream, member, {
         topic: group.owner.topic,
         group: group.group,
         event: {
@@ -458,10 +645,11 @@ export class Checker {
         },
         ctx: { attempt, ack_deadline_ms: batch.ackDeadlineMs, lease: leaseText(epoch, token + i) },
       });
+      leases.push(lease);
     }
   }
 
-  private delivered(stream: number, member: number, { group: name, topic, event, ctx }: EventFrame): void {
+  private delivered(stream: number, member: number, { group: name, topic, event, ctx }: EventFrame): Lease {
     const group = this.groups.get(`${stream}/${name}`);
     const what = `${topic}/${event.partition}:${event.offset} to ${name} as ${ctx.lease}, attempt ${ctx.attempt}`;
     if (group === undefined) this.fail(`${what}: delivered before the group is stored`);
@@ -477,6 +665,7 @@ export class Checker {
       token: ctx.lease,
       attempt: ctx.attempt,
       member,
+      holder: this.holders.get(member) ?? "",
       issuedAt: this.world.mono,
       deadlineAt: this.world.mono + ctx.ack_deadline_ms,
       blurred: this.world.stoodStill,
@@ -487,8 +676,8 @@ export class Checker {
     if (reason !== undefined) this.fail(`${what}: ${reason}`);
     const lease = group.current(event.offset)!;
     this.leases.set(token, lease);
-    for (const ask of this.unanswered) if (this.meant(ask, lease)) lease.asked(ask);
     this.coverage.hit(ctx.attempt === 1 ? "delivered" : "redelivered");
+    return lease;
   }
 
   // ----------------------------------------------------------------------------------------------------------- the clients
@@ -500,7 +689,10 @@ export class Checker {
     if (lease?.group !== group || lease.offset !== frame.event.offset)
       this.fail(`${subscription.name}: an EVENT with the lease ${frame.ctx.lease}, which no table gave`);
     lease.subscription = subscription;
+    lease.sent = true;
     const { name } = subscription.client;
+    if (lease.holder !== name)
+      this.fail(`${subscription.name}: an EVENT with the lease ${lease.token} of ${lease.holder}`);
     // 50 ms of refill at each lease table that the connection may have a seat at.
     const lent = this.connRate === "off" ? 0 : Math.ceil(this.connRate.perSec / 20) * this.groups.size;
     this.budgets.use(`delivery to ${name}`, this.connRate, [this.world.mono, this.world.mono], lent);
@@ -522,38 +714,28 @@ export class Checker {
     return lease;
   }
 
-  /** A holder has asked something about an event. An id of the publisher's own may name several, one per key and dedupe window. */
-  asked(lease: Lease, ask: Ask): void {
-    lease.asked(ask);
-    this.unanswered.add(ask);
-    const { group, offset } = lease;
-    for (const other of this.groups.values()) {
-      for (const one of other.known(other === group ? offset : undefined)) {
-        if (one !== lease && this.meant(ask, one)) one.asked(ask);
-      }
-    }
+  /** EVENTS leave for a client of the library. */
+  batchSent(name: string, bytes: Uint8Array): readonly Lease[] {
+    if (bytes[0] !== batchOps.EVENTS) return [];
+    const leases = this.batches.get(batchName(name, bytes));
+    if (leases === undefined) this.fail(`${name}: EVENTS that no table gave it`);
+    for (const lease of leases) lease.sent = true;
+    return leases;
   }
 
-  /** Whether this may be about that lease too, by the time it arrives. */
-  private meant(ask: Ask, { group, offset, token }: Lease): boolean {
-    const asked = ask.lease!;
-    if (ask.named === true && asked.token !== token) return false;
-    if (asked.group === group && asked.offset === offset) return true;
-    const { ownId } = asked.group.owner.events[asked.offset];
-    return (
-      ownId !== undefined &&
-      ownId === group.owner.events[offset].ownId &&
-      asked.group.owner.topic === group.owner.topic &&
-      asked.group.group === group.group
-    );
+  /** A client says something about an event. */
+  asked(ask: SettleAsk): void {
+    const name = askName(ask.by, ask.topic, ask.group, ask);
+    const same = this.asks.get(name);
+    if (same === undefined) this.asks.set(name, [ask]);
+    else same.push(ask);
   }
 
   /** A request is answered: `ok` are the fields of an OK, otherwise there is a code. */
   answered(client: SimClient, ask: Ask, answer: { ok?: Record<string, unknown>; code?: string }): void {
     const { ok, code } = answer;
-    this.unanswered.delete(ask);
     this.trace?.(
-      `    ${client.name} hears ${code ?? (ok?.stale === true ? "stale" : "OK")} to ${ask.op} ${ask.publication?.n ?? ask.lease?.token ?? ""}`,
+      `    ${client.name} hears ${code ?? (ok?.stale === true ? "stale" : "OK")} to ${ask.op} ${ask.publication?.n ?? ask.settle?.id ?? ""}`,
     );
     this.coverage.hit(code === undefined ? `OK to ${ask.op}` : `code: ${code}`);
     switch (ask.op) {
@@ -570,7 +752,7 @@ export class Checker {
       case "ACK":
       case "NACK":
       case "MODACK":
-        this.settled(client, ask, ok, code);
+        this.settled(ask.settle!, ok, code);
         return;
       default:
     }
@@ -607,41 +789,34 @@ export class Checker {
     }
   }
 
-  private settled(
-    client: SimClient,
-    ask: Ask,
-    ok: Record<string, unknown> | undefined,
-    code: string | undefined,
-  ): void {
-    const lease = ask.lease!;
-    const { group, offset } = lease;
-    // Then another event of this id may have been the one; leases in other shards may have this name.
-    if (group.owner.events[offset].ownId !== undefined) return;
-    const what = `${client.name}: ${ask.op} of ${group.name}:${offset} as ${lease.token}${ask.named ? "" : " (not named)"}`;
-    if (group.since > ask.sentAt || lease.doubtful) return;
-    if (ok !== undefined && ok.stale !== true && ask.op === "ACK" && !group.isSettled(offset))
-      this.fail(`${what} is answered OK and not stored`);
-    if (lease.lost) return;
-    const current = group.current(offset) === lease && !lease.over(this.world.mono, true);
-    if (code === "lease_lost" || code === "unknown_id" || ok?.stale === true) {
-      // A lease that runs and was settled by nothing before this request is no reason to refuse it.
-      const repeated = lease.asks.some((other) => other !== ask && other.sentAt <= ask.sentAt && other.op !== "MODACK");
-      if (current && !repeated && lease.subscription?.client === client && ask.sentAt < lease.deadlineMin) {
-        this.fail(`${what} is answered ${code ?? "stale"}, and the lease runs`);
-      }
-      return;
-    }
-    if (ok === undefined) return;
-    if (ask.op === "MODACK") {
-      if (ask.named || group.current(offset) === lease) lease.extended(ask.sentAt + ask.extendMs!, this.world.mono);
-      return;
-    }
-    if (ask.op === "NACK" && !group.isSettled(offset) && group.attemptsStored(offset) < lease.attempt) {
-      this.fail(`${what} is answered OK, attempt ${lease.attempt} is not stored`);
+  /** What came of it at the tables was compared there; here, whether the client hears the same. */
+  private settled(ask: SettleAsk, ok: Record<string, unknown> | undefined, code: string | undefined): void {
+    const { by, op, topic, group, id, token, hits } = ask;
+    const what = `${by}: ${op} of ${topic} ${id} for ${group} as ${token ?? "its holder"}`;
+    const only = this.asks.get(askName(by, topic, group, ask))?.length === 1;
+    if (ok !== undefined && ok.stale !== true && hits.length === 0)
+      this.fail(`${what} is answered OK, and there is nothing that it may mean`);
+    if (only && (isLost(code) || ok?.stale === true)) {
+      const ran = hits.find(({ lease, sure }) => sure && !lease.lost);
+      if (ran !== undefined) this.fail(`${what} is answered ${code ?? "stale"}, and the lease ${ran.lease.token} runs`);
     }
   }
 
   // --------------------------------------------------------------------------------------------------------------- looking
+
+  /** The last lease of each event in this group. */
+  *leasesIn(topic: string, name: string): Generator<Lease> {
+    for (const group of this.groups.values())
+      if (group.owner.topic === topic && group.group === name) yield* group.newest();
+  }
+
+  private topicOf(stream: number): string {
+    for (const { streams } of this.shards.values()) {
+      const found = streams.get(stream);
+      if (found !== undefined) return found.topic;
+    }
+    return "";
+  }
 
   /** Of the stream of a lease table. */
   private headOf(cell: string): { readonly start: number; readonly end: number } {
@@ -684,6 +859,27 @@ export class Checker {
     }
     return model;
   }
+}
+
+/** The lease is not there, or no more. */
+function isLost(code: string | undefined): boolean {
+  return code === "lease_lost" || code === "unknown_id";
+}
+
+function isLibrary(client: string | undefined): client is string {
+  return client?.startsWith("bus-") === true;
+}
+
+function askName(by: string, topic: string, group: string, { op, id, token }: Said): string {
+  return `${by} ${topic} ${group} ${op} ${id} ${token ?? ""}`;
+}
+
+function handlerName({ by, topic, group, n, ok }: HandlerFacts): string {
+  return `${by} ${topic} ${group} ${n} ${ok}`;
+}
+
+function batchName(client: string, bytes: Uint8Array): string {
+  return `${client} ${Buffer.from(bytes.buffer, bytes.byteOffset, eventsHeaderBytes).toString("latin1")}`;
 }
 
 function readEvent(block: BlockView, index: number): StoredEvent {

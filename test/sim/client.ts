@@ -4,7 +4,8 @@
 import type { Front } from "../../src/front/front.ts";
 import type { Peer, Pipe } from "../../src/front/outlet.ts";
 import type { Heard } from "../../src/front/server.ts";
-import type { Checker } from "./checker.ts";
+import type { Checker, Hit } from "./checker.ts";
+import type { Coverage } from "./coverage.ts";
 import type { EventFrame, Lease } from "./group-state.ts";
 import { Scope, type World } from "./world.ts";
 
@@ -24,10 +25,22 @@ export interface Ask {
   readonly op: string;
   readonly sentAt: number;
   readonly publication?: Publication;
-  readonly lease?: Lease;
-  readonly named?: boolean;
-  readonly extendMs?: number;
+  readonly settle?: SettleAsk;
   readonly subscription?: Subscription;
+}
+
+/** An ACK, NACK or MODACK. */
+export interface SettleAsk {
+  readonly op: "ACK" | "NACK" | "MODACK";
+  readonly by: string;
+  readonly topic: string;
+  readonly group: string;
+  readonly id: string;
+  /** The lease that it names. */
+  readonly token: string | undefined;
+  readonly sentAt: number;
+  /** What it may have meant at the lease tables that it has reached. */
+  readonly hits: Hit[];
 }
 
 export interface Subscription {
@@ -49,10 +62,12 @@ export interface Manners {
   readonly extend: number;
   readonly unnamed: number;
   readonly late: number;
+  /** Says something else of the same event later. */
+  readonly fickle: number;
   readonly handleMs: number;
 }
 
-export const goodManners: Manners = { ack: 100, nack: 0, extend: 0, unnamed: 0, late: 0, handleMs: 5 };
+export const goodManners: Manners = { ack: 100, nack: 0, extend: 0, unnamed: 0, late: 0, fickle: 0, handleMs: 5 };
 
 const wireMsMax = 3;
 
@@ -66,9 +81,9 @@ export class SimClient {
   frozen = false;
   private everFrozen = false;
   readonly manners: Manners;
-  /** Hears of each event that was settled or left. */
   private readonly world: World;
   private readonly checker: Checker;
+  private readonly coverage: Coverage;
   private heard: Heard | undefined;
   private corr = 0;
   private toNodeAt = 0;
@@ -79,10 +94,18 @@ export class SimClient {
   private readonly front: Scope;
   private readonly peer: Peer & { bufferedAmount: number; readyState: number };
 
-  constructor(options: { id: number; world: World; checker: Checker; front: Scope; manners: Manners }) {
+  constructor(options: {
+    id: number;
+    world: World;
+    checker: Checker;
+    coverage: Coverage;
+    front: Scope;
+    manners: Manners;
+  }) {
     this.id = options.id;
     this.world = options.world;
     this.checker = options.checker;
+    this.coverage = options.coverage;
     this.front = options.front;
     this.manners = options.manners;
     this.scope = new Scope(`client-${options.id}`);
@@ -94,7 +117,7 @@ export class SimClient {
   }
 
   connect(front: Front): void {
-    const pipe: Pipe = { cork: () => undefined, uncork: () => undefined };
+    const pipe = pipeOf(this.name);
     this.heard = front.accept(this.peer, pipe);
     this.send("AUTH", {});
   }
@@ -140,24 +163,24 @@ export class SimClient {
   }
 
   settle(
-    op: "ACK" | "NACK" | "MODACK",
-    lease: Lease,
-    id: string,
-    named: boolean,
+    op: SettleAsk["op"],
+    { topic, group, id, token }: Pick<SettleAsk, "topic" | "group" | "id" | "token">,
     more: Record<string, unknown> = {},
   ): void {
     if (this.status !== "open") return;
-    const { topic, group } = lease.subscription!;
-    const extendMs = more.extend_ms as number | undefined;
-    const ask = this.send(
+    const settle: SettleAsk = {
       op,
-      { topic, group, id, ...(named ? { lease: lease.token } : {}), ...more },
-      { lease, named, ...(extendMs === undefined ? {} : { extendMs }) },
-    );
-    this.checker.asked(lease, ask);
-    this.checker.trace?.(
-      `    ${this.name} ${op} ${lease.group.name}:${lease.offset} ${lease.token}${named ? "" : " (not named)"}`,
-    );
+      by: this.name,
+      topic,
+      group,
+      id,
+      token,
+      sentAt: this.world.mono,
+      hits: [],
+    };
+    this.checker.asked(settle);
+    this.checker.trace?.(`    ${this.name} ${op} ${topic} ${id} for ${group} as ${token ?? "its holder"}`);
+    this.send(op, { topic, group, id, ...(token === undefined ? {} : { lease: token }), ...more }, { settle });
   }
 
   send(op: string, fields: object, facts: Partial<Ask> = {}): Ask {
@@ -215,12 +238,13 @@ export class SimClient {
       send: (given: string | Uint8Array, _options: object, taken: (error?: Error | null) => void) => {
         const frame = typeof given === "string" ? given : decoder.decode(given);
         peer.bufferedAmount += frame.length;
-        const handle = this.leaves(JSON.parse(frame) as Record<string, unknown>);
+        const lease = this.leaves(JSON.parse(frame) as Record<string, unknown>);
         const take = () => {
           if (peer.readyState !== 1) return;
           peer.bufferedAmount -= frame.length;
+          if (lease !== undefined) lease.taken = true;
           taken();
-          if (this.status === "open") handle();
+          if (this.status === "open" && lease !== undefined) this.gets(lease);
         };
         this.toClientAt = this.later(this.toClientAt);
         this.world.at(this.front, this.toClientAt, () => (this.frozen ? void this.untaken.push(take) : take()));
@@ -252,8 +276,8 @@ export class SimClient {
     });
   }
 
-  /** A frame leaves the node: it is judged now, and handled when it arrives. */
-  private leaves(frame: Record<string, unknown>): () => void {
+  /** A frame leaves the node and is judged now. Gives the lease of an EVENT. */
+  private leaves(frame: Record<string, unknown>): Lease | undefined {
     if (frame.op === "EVENT") return this.eventLeaves(frame as unknown as EventFrame);
     if (frame.corr === undefined) {
       const ended = this.subscriptions.get(`${frame.topic} ${frame.group}`);
@@ -261,7 +285,7 @@ export class SimClient {
         this.checker.fail(`${this.name}: a frame without corr: ${JSON.stringify(frame)}`);
       ended.status = "over";
       this.subscriptions.delete(`${frame.topic} ${frame.group}`);
-      return () => undefined;
+      return undefined;
     }
     const ask = this.pending.get(frame.corr as number);
     if (ask === undefined)
@@ -278,19 +302,20 @@ export class SimClient {
       else if (ask.op === "PAUSE" && code === undefined && subscription.steered === frame.corr)
         subscription.status = "paused";
     }
-    return () => undefined;
+    return undefined;
   }
 
-  private eventLeaves(frame: EventFrame): () => void {
+  private eventLeaves(frame: EventFrame): Lease {
     // Before the OK to the UNSUBSCRIBE it is of the old one, also where a new one is asked for already.
     const subscription = this.leavingOf(frame) ?? this.subscriptions.get(`${frame.topic} ${frame.group}`);
     if (subscription === undefined)
       this.checker.fail(`${this.name}: an EVENT of ${frame.topic} for ${frame.group}, without a subscription`);
-    const lease = this.checker.eventSent(subscription, frame);
-    return () => {
-      lease.written = !this.everFrozen;
-      this.handle(lease, frame.event.id);
-    };
+    return this.checker.eventSent(subscription, frame);
+  }
+
+  private gets(lease: Lease): void {
+    lease.written = !this.everFrozen;
+    this.handle(lease);
   }
 
   /** UNSUBSCRIBE is sent and not answered. */
@@ -301,25 +326,44 @@ export class SimClient {
     return undefined;
   }
 
-  private handle(lease: Lease, id: string): void {
+  private handle(lease: Lease): void {
     const { dice } = this.world;
-    const { ack, nack, extend, unnamed, late, handleMs } = this.manners;
-    const named = !dice.chance(unnamed);
+    const { ack, nack, extend, unnamed, late, handleMs, fickle } = this.manners;
     const after = dice.below(handleMs + 1) + (dice.chance(late) ? 1500 : 0);
     const roll = dice.below(100);
+    const { topic, group } = lease.subscription!;
+    const { id } = lease.group.owner.events[lease.offset];
+    const what = { topic, group, id, token: dice.chance(unnamed) ? undefined : lease.token };
     this.world.after(this.scope, after, () => {
-      if (roll < ack) this.settle("ACK", lease, id, named);
+      if (roll < ack) this.settle("ACK", what);
       else if (roll < ack + nack) {
         const delay = dice.chance(30) ? { delay_ms: dice.below(400) } : {};
-        this.settle("NACK", lease, id, named, { reason: "no", ...delay });
+        this.settle("NACK", what, { reason: "no", ...delay });
       } else if (roll < ack + nack + extend) {
-        this.settle("MODACK", lease, id, named, { extend_ms: 1 + dice.below(1500) });
-        this.world.after(this.scope, dice.below(1000), () => this.settle("ACK", lease, id, named));
+        this.settle("MODACK", what, { extend_ms: 1 + dice.below(1500) });
+        this.world.after(this.scope, dice.below(1000), () => this.settle("ACK", what));
       }
+      if (dice.chance(fickle)) this.changesItsMind(what);
+    });
+  }
+
+  /** Says something else of an event a little later, with or without the name. */
+  private changesItsMind(what: Pick<SettleAsk, "topic" | "group" | "id" | "token">): void {
+    const { dice } = this.world;
+    const op = dice.pick(["ACK", "ACK", "NACK", "MODACK"] as const);
+    const token = dice.chance(30) ? undefined : what.token;
+    this.world.after(this.scope, dice.pick([0, 3, 300]), () => {
+      this.coverage.hit(`a client says ${op} after what it said before`);
+      this.settle(op, { ...what, token }, op === "MODACK" ? { extend_ms: 1 + dice.below(500) } : {});
     });
   }
 
   private later(last: number): number {
     return Math.max(last, this.world.mono + (this.world.dice.below(100) / 100) * wireMsMax);
   }
+}
+
+/** The node names a connection by where it comes from, so that the members of a client can be told apart. */
+export function pipeOf(name: string): Pipe {
+  return Object.assign({ cork: () => undefined, uncork: () => undefined }, { remoteAddress: name, remotePort: 1 });
 }

@@ -1,7 +1,7 @@
 // One group on one partition as it must be: what is settled and by what right, who holds what, how often it was tried.
 
 import type { StoredEvent } from "./checker.ts";
-import type { Ask, Subscription } from "./client.ts";
+import type { Subscription } from "./client.ts";
 
 export interface EventFrame {
   readonly topic: string;
@@ -31,6 +31,9 @@ export interface SeekTarget {
   readonly end: number;
 }
 
+/** What its holder, or whoever knew its name, made of a lease. */
+type Settling = "acked" | "nacked" | "released";
+
 export class Lease {
   readonly group: GroupState;
   readonly offset: number;
@@ -38,23 +41,31 @@ export class Lease {
   readonly attempt: number;
   readonly member: number;
   readonly issuedAt: number;
+  /** The client that the member is of. */
+  readonly holder: string;
   /** It runs at least until then, unless something ends it. */
   deadlineMin: number;
   /** It was extended past its deadline: its place in the window may have been given to another by then. */
   revived = false;
   /** When it ends by what its holder has heard. */
   private dueAt: number;
-  /** Its member has left the table. */
-  left = false;
-  /** Its table was started anew, or the group was moved. */
-  lost = false;
+  /** When and why its member left the table. */
+  left: { readonly at: number; readonly cause: string } | undefined;
+  /** When its table was started anew, or the group was moved. */
+  lostAt: number | undefined;
   /** Given while the group was being moved, by the cursor of before or of after that. */
   readonly doubtful: boolean;
+  /** Its event was given to a socket. */
+  sent = false;
+  /** The socket took it. */
+  taken = false;
   /** Its event was taken by the holder, whose connection always took what it was sent. */
   written = false;
   subscription: Subscription | undefined;
-  /** What its holder asked about it. */
-  readonly asks: Ask[] = [];
+  /** By the first request that reached its table while it could still be settled. */
+  settling: Settling | undefined;
+  /** An extension or a release reached its table: an attempt that was counted may be taken back. */
+  mayBeTakenBack = false;
 
   constructor(group: GroupState, offset: number, facts: Omit<LeaseFacts, "deadlineAt">, deadlineAt: number) {
     this.group = group;
@@ -62,10 +73,21 @@ export class Lease {
     this.token = facts.token;
     this.attempt = facts.attempt;
     this.member = facts.member;
+    this.holder = facts.holder;
     this.issuedAt = facts.issuedAt;
     this.deadlineMin = deadlineAt;
     this.dueAt = deadlineAt;
     this.doubtful = facts.seeking;
+  }
+
+  get lost(): boolean {
+    return this.lostAt !== undefined;
+  }
+
+  /** Whether a request that reaches its table now may change something. A deadline that has passed is no obstacle. */
+  get open(): boolean {
+    const { settling, left, lost, group, offset } = this;
+    return settling === undefined && left === undefined && !lost && group.current(offset) === this;
   }
 
   extended(deadlineAt: number, now: number): void {
@@ -74,17 +96,32 @@ export class Lease {
     this.deadlineMin = deadlineAt;
   }
 
-  asked(ask: Ask): void {
-    this.asks.push(ask);
-    if (ask.extendMs !== undefined) this.deadlineMin = Math.min(this.deadlineMin, ask.sentAt + ask.extendMs);
+  /** Its table is told to end it `ms` from now. Past its deadline that may come too late. */
+  extends(ms: number, now: number): void {
+    this.mayBeTakenBack = true;
+    if (this.over(now)) this.deadlineMin = Math.min(this.deadlineMin, now + ms);
+    else this.extended(now + ms, now);
   }
 
-  /** Whether something may have ended it; `unasked`: apart from what its holder asked. */
-  over(now: number, unasked = false): boolean {
-    if (this.left || this.lost || this.doubtful || now >= this.deadlineMin) return true;
+  /** Whether something may have ended it. */
+  over(now: number): boolean {
+    if (this.left !== undefined || this.lost || this.doubtful || now >= this.deadlineMin) return true;
     // Removed by retention.
     if (this.offset < this.group.owner.start) return true;
-    return !unasked && this.asks.some(({ op }) => op !== "MODACK");
+    return this.settling !== undefined;
+  }
+
+  /**
+   * Whether its end may count as an attempt: the event was written to the socket, and the lease ran out, was nacked, or went back with its
+   * member, which then has taken it, unless it only unsubscribed.
+   */
+  mayCount(now: number): boolean {
+    if (this.settling === "nacked") return true;
+    if (!this.sent) return false;
+    const { left, lostAt, deadlineMin } = this;
+    if (deadlineMin <= Math.min(now, left?.at ?? now, lostAt ?? now)) return true;
+    if (left === undefined || left.cause === "shutdown") return false;
+    return this.taken || left.cause === "unsubscribe";
   }
 }
 
@@ -92,6 +129,7 @@ export interface LeaseFacts {
   readonly token: string;
   readonly attempt: number;
   readonly member: number;
+  readonly holder: string;
   readonly issuedAt: number;
   readonly deadlineAt: number;
   /** The table was told to move and has not answered. */
@@ -103,6 +141,7 @@ export interface LeaseFacts {
 interface Owner {
   readonly topic: string;
   readonly events: readonly StoredEvent[];
+  readonly byId: ReadonlyMap<string, readonly number[]>;
   readonly start: number;
 }
 
@@ -119,7 +158,7 @@ export class GroupState {
   private dead = new Set<number>();
   private readonly deadAnew = new Set<number>();
   /** Members that left. They are numbered by the front, from 1 in each life of a node. */
-  readonly gone = new Set<number>();
+  readonly gone = new Map<number, NonNullable<Lease["left"]>>();
   /** Of each event, oldest first. */
   private leases = new Map<number, Lease[]>();
 
@@ -147,11 +186,8 @@ export class GroupState {
     return this.leases.get(offset)?.at(-1);
   }
 
-  /** The leases on an event, or on all that have an id of the publisher's own. */
-  *known(offset: number | undefined): Generator<Lease> {
-    for (const [at, leases] of this.leases) {
-      if (at === offset || this.owner.events[at].ownId !== undefined) yield* leases;
-    }
+  *newest(): Generator<Lease> {
+    for (const leases of this.leases.values()) yield leases[leases.length - 1];
   }
 
   /** A cursor is stored: says what is wrong with it, or that it moved the group. */
@@ -174,7 +210,7 @@ export class GroupState {
       this.dead = new Set([...this.deadAnew].filter((offset) => this.isSettled(offset)));
       this.deadAnew.clear();
       for (const [offset, leases] of [...this.leases]) {
-        for (const lease of leases) if (!lease.doubtful) lease.lost = true;
+        for (const lease of leases) if (!lease.doubtful) lease.lostAt ??= now;
         const kept = leases.filter(({ doubtful }) => doubtful);
         if (kept.length > 0) this.leases.set(offset, kept);
         else this.leases.delete(offset);
@@ -201,6 +237,8 @@ export class GroupState {
       const delivered = this.deliveredAttempts(offset);
       if (attempts > Math.max(...delivered, cursor.attempts.get(offset) ?? 0))
         return `${attempts} attempts of ${offset}, delivered were ${delivered}`;
+      if (attempts > (cursor.attempts.get(offset) ?? 0) && !this.mayCount(offset, attempts, now))
+        return `${attempts} attempts of ${offset}, the last of which does not count`;
     }
     for (const [offset, attempts] of cursor.attempts) {
       if (!isNext(offset) && (next.attempts.get(offset) ?? 0) < attempts - this.mayTakeBack(offset))
@@ -223,8 +261,8 @@ export class GroupState {
     const last = this.current(offset);
     if (last !== undefined && !facts.seeking) {
       if (!last.over(facts.issuedAt)) return `it is still leased as ${last.token} until ${last.deadlineMin}`;
-      const released = last.asks.some(({ op }) => op === "RELEASE");
-      const uncounted = last.lost || last.left || released || !last.written || facts.blurred;
+      const released = last.settling === "released";
+      const uncounted = last.lost || last.left !== undefined || released || !last.written || facts.blurred;
       // Of one that was given while the group moved, nobody knows by which count.
       const counted = last.doubtful ? 0 : uncounted ? last.attempt - 1 : last.attempt;
       if (stored < counted) return `attempt ${last.attempt} ended and was not counted`;
@@ -233,7 +271,7 @@ export class GroupState {
     if (blocking !== undefined && !facts.seeking) return `${blocking} of the same key is not settled`;
     const lease = new Lease(this, offset, facts, facts.deadlineAt);
     // Decided before its member left, in the same turn of the thread.
-    lease.left = this.gone.has(facts.member);
+    lease.left = this.gone.get(facts.member);
     const leases = this.leases.get(offset);
     if (leases === undefined) this.leases.set(offset, [lease]);
     else leases.push(lease);
@@ -241,7 +279,7 @@ export class GroupState {
   }
 
   /** A dead letter is stored; with `seeking` in the commit that may also move the group, after which it died anew. */
-  bury(offset: number, attempts: number, seeking: boolean): string | undefined {
+  bury(offset: number, attempts: number, { seeking, now }: { seeking: boolean; now: number }): string | undefined {
     if (seeking) {
       this.deadAnew.add(offset);
       return undefined;
@@ -251,6 +289,8 @@ export class GroupState {
     const delivered = this.deliveredAttempts(offset);
     if (attempts !== this.attemptsStored(offset) && !delivered.includes(attempts))
       return `after ${attempts} attempts, delivered were ${delivered}`;
+    if (attempts !== this.attemptsStored(offset) && !this.mayCount(offset, attempts, now))
+      return `after ${attempts} attempts, the last of which does not count`;
     if (this.options !== undefined && attempts < this.options.maxAttempts)
       return `after ${attempts} attempts of ${this.options.maxAttempts}`;
     this.dead.add(offset);
@@ -264,20 +304,34 @@ export class GroupState {
     return leases.slice(Math.max(0, from)).map(({ attempt }) => attempt);
   }
 
-  left(member: number): void {
-    this.gone.add(member);
+  /** Whether an attempt of this number may have ended so that it counts. */
+  private mayCount(offset: number, attempt: number, now: number): boolean {
+    const leases = this.leases.get(offset) ?? [];
+    return leases.some((lease) => lease.attempt === attempt && (lease.doubtful || lease.mayCount(now)));
+  }
+
+  left(member: number, cause: string, at: number): void {
+    this.gone.set(member, { at, cause });
     for (const leases of this.leases.values())
-      for (const lease of leases) if (lease.member === member) lease.left = true;
+      for (const lease of leases) if (lease.member === member) lease.left ??= { at, cause };
   }
 
   /** It is told to move: that ends every lease at once, whatever becomes of it. */
   moves(now: number): void {
-    this.restarted();
+    this.restarted(now);
     this.since = now;
   }
 
-  restarted(): void {
-    for (const leases of this.leases.values()) for (const lease of leases) lease.lost = true;
+  /** Its table is gone. What it had heard and not stored may be in a commit whose outcome is not known yet. */
+  restarted(now: number): void {
+    for (const leases of this.leases.values()) for (const lease of leases) lease.lostAt ??= now;
+  }
+
+  /** A table begins with what is stored: no ack that is not stored will ever be. */
+  begins(now: number): void {
+    this.restarted(now);
+    for (const leases of this.leases.values())
+      for (const lease of leases) if (lease.settling === "acked") lease.settling = undefined;
   }
 
   matches(offset: number): boolean {
@@ -288,18 +342,14 @@ export class GroupState {
   /** How many attempts of those stored may be taken back: a lease past its deadline goes on when its holder extends it, or is given back. */
   private mayTakeBack(offset: number): number {
     const stored = this.attemptsStored(offset);
-    const ended = (this.leases.get(offset) ?? []).filter(({ attempt }) => attempt === stored);
-    return ended.some(({ asks }) => asks.some(({ op }) => op === "MODACK" || op === "RELEASE")) ? 1 : 0;
+    const leases = this.leases.get(offset) ?? [];
+    return leases.some(({ attempt, mayBeTakenBack }) => attempt === stored && mayBeTakenBack) ? 1 : 0;
   }
 
-  /** Whether somebody settled it, stored or not yet: by an ACK that named the newest lease of the moment, or it died, or is no business of the group. */
+  /** Whether somebody settled it, stored or not yet: by an ACK of a lease that was still on it, or it died, or is no business of the group. */
   private mayBeSettled(offset: number): boolean {
     if (this.dead.has(offset) || offset < this.owner.start || !this.matches(offset)) return true;
-    const leases = this.leases.get(offset) ?? [];
-    return leases.some((lease, i) => {
-      const next = leases[i + 1];
-      return lease.asks.some(({ op, sentAt }) => op === "ACK" && (next === undefined || sentAt <= next.issuedAt));
-    });
+    return (this.leases.get(offset) ?? []).some(({ settling }) => settling === "acked");
   }
 
   /** The first event before it of the same key that is neither settled nor dying. */
@@ -324,7 +374,7 @@ export class GroupState {
     const meanwhile = (offset: number) =>
       !this.matches(offset) ||
       this.deadAnew.has(offset) ||
-      (this.leases.get(offset) ?? []).some(({ doubtful, asks }) => doubtful && asks.some(({ op }) => op === "ACK"));
+      (this.leases.get(offset) ?? []).some(({ doubtful, settling }) => doubtful && settling === "acked");
     for (const offset of next.settled) if (!meanwhile(offset)) return false;
     // A position outside of what is stored is taken for its start or its end, which move meanwhile.
     let from = next.floor;

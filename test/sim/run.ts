@@ -263,7 +263,8 @@ class Run {
     else if (client === undefined || (roll < 12 && live.length < clientsMax)) this.connect(node);
     else if (roll < 45) this.publish(client);
     else if (roll < 62) this.subscribe(client);
-    else if (roll < 77) this.steer(client, live);
+    else if (roll < 67) this.meddle(client);
+    else if (roll < 79) this.steer(client, live);
     else this.fault(node);
   }
 
@@ -276,10 +277,12 @@ class Run {
       extend: dice.below(10),
       unnamed: dice.pick([0, 0, 50]),
       late: dice.pick([0, 0, 10]),
+      fickle: dice.pick([0, 0, 20]),
       handleMs: dice.pick([2, 30, 300]),
     };
-    const { world, checker } = this;
-    const client = new SimClient({ id: ++this.lastClient, world, checker, front: node.scope, manners: chosen });
+    const { world, checker, coverage } = this;
+    const id = ++this.lastClient;
+    const client = new SimClient({ id, world, checker, coverage, front: node.scope, manners: chosen });
     this.clients.push(client);
     this.say(`${client.name} connects`);
     client.connect(node.front);
@@ -345,6 +348,34 @@ class Run {
     const maxInflight = dice.pick([1, 2, 10]);
     this.say(`${client.name} subscribes to ${topic} as ${name}, maxInflight ${maxInflight}`);
     client.subscribe(topic, name, maxInflight, opts);
+  }
+
+  /** Says something of events that it need not hold, under no name or a name that is another's, of before or of nobody. */
+  private meddle(client: SimClient): void {
+    const { dice } = this;
+    const subscription = [...client.subscriptions.values()].find(({ status }) => status === "live");
+    if (subscription === undefined) return;
+    const { topic, group } = subscription;
+    for (const lease of this.checker.leasesIn(topic, group)) {
+      if (!dice.chance(25)) continue;
+      const [epoch, token] = lease.token.split("-").map(Number);
+      const name = dice.pick(["no lease", "the lease", "an older epoch", "a newer epoch", "a newer lease"] as const);
+      const tokens = {
+        "no lease": undefined,
+        "the lease": lease.token,
+        "an older epoch": `${epoch - 1}-${token}`,
+        "a newer epoch": `${epoch + 1}-${token}`,
+        "a newer lease": `${epoch}-${token + 1}`,
+      };
+      const { id } = lease.group.owner.events[lease.offset];
+      const whose = lease.subscription === subscription ? "its own event" : "an event of another";
+      this.coverage.hit(`a client says something of ${whose} as ${name}`);
+      const op = dice.pick(["ACK", "NACK", "MODACK"] as const);
+      const more = op === "MODACK" ? { extend_ms: 1 + dice.below(1000) } : {};
+      this.world.at(client.scope, this.world.mono, () =>
+        client.settle(op, { topic, group, id, token: tokens[name] }, more),
+      );
+    }
   }
 
   private steer(client: SimClient, live: readonly SimClient[]): void {
