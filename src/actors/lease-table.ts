@@ -25,6 +25,7 @@ import { OrphanTableActor } from "./orphan-table.ts";
 
 /** An ephemeral group that a restart left without members is kept so long for them to come back. */
 const rejoinMs = 30_000;
+const deleted = failure("unknown_topic", "the group or its topic was deleted");
 
 /** What waits for the store. */
 type Pending =
@@ -189,7 +190,7 @@ export class LeaseTableActor implements Actor {
         this.reply(ref, eventFacts(this.parts(), message.offset, env));
         return;
       case "dropGroup":
-        this.remove(failure("unknown_topic", "the group or its topic was deleted"), env);
+        this.remove(deleted, env);
         this.reply(ref, null, true);
         return;
       case "advanced":
@@ -238,7 +239,7 @@ export class LeaseTableActor implements Actor {
   private enter(message: MessageOf<"join">, position: number, ref: Ref, env: Env): void {
     const before = this.members.get(message.member);
     const resumed = this.options !== undefined;
-    const options = this.optionsFor(message, before !== undefined);
+    const options = resumed || this.isOpen() ? this.optionsFor(message, before !== undefined) : deleted;
     if ("code" in options) {
       this.reply(ref, options);
       return;
@@ -325,7 +326,7 @@ export class LeaseTableActor implements Actor {
 
   /** A group that is not there yet is made by it, so that a position can be set before anyone subscribes. */
   private seek(position: number, ref: Ref, env: Env): void {
-    const options = this.options ?? makeOptions({}, this.follows, this.shelf);
+    const options = this.options ?? (this.isOpen() ? makeOptions({}, this.follows, this.shelf) : deleted);
     if ("code" in options) {
       this.reply(ref, options);
       return;
@@ -497,6 +498,11 @@ export class LeaseTableActor implements Actor {
       default:
         return start satisfies never;
     }
+  }
+
+  /** A group that is made behind the end of its partition would be there for ever. */
+  private isOpen(): boolean {
+    return this.shelf.entry(entryKeys.partition(this.follows)) !== undefined;
   }
 
   private head(): { readonly start: number; readonly end: number } {

@@ -43,6 +43,8 @@ export class PartitionActor implements Actor {
   private record: TopicRecord | undefined;
   private recordChanged = false;
   private dropped = false;
+  /** Who waits for the end of it, and how many commits it takes at least until then. */
+  private dropping: { readonly refs: Ref[]; commits: number } | undefined;
   private removals: Put[] = [];
   private nextTag = 1;
   private wakeAt: number | undefined;
@@ -89,6 +91,8 @@ export class PartitionActor implements Actor {
         return this.reader.receive(message, env);
       case "committed":
         return this.committed(message.placed, env);
+      case "persisted":
+        return this.dropGoesOn();
       case "wake":
         return this.wake(env);
       default:
@@ -309,15 +313,12 @@ export class PartitionActor implements Actor {
     return effects;
   }
 
+  /**
+   * The commit under way may store names of which nothing can be seen yet. So may this one and the next store a group that is being joined;
+   * those whose tables begin later find no partition. So it is over when the commit behind the first has left nothing.
+   */
   private drop(ref: Ref, env: Env): readonly Effect[] {
-    const effects: Effect[] = [];
-    for (const group of this.groups()) {
-      effects.push({
-        type: "tell",
-        to: { shard: this.shelf.shard, cell: groupCell(this.stream, group) },
-        message: { type: "dropGroup" },
-      });
-    }
+    this.dropping = { refs: [...(this.dropping?.refs ?? []), ref], commits: 2 };
     this.removals = [...this.dedupe.clear(), [entryKeys.partition(this.stream), null]];
     this.producers.clear();
     this.record = undefined;
@@ -325,13 +326,34 @@ export class PartitionActor implements Actor {
     this.dropped = true;
     this.wakeAt = env.mono + 60_000;
     return [
-      ...effects,
+      ...this.dropGroups(),
       { type: "trim", stream: this.stream, start: null },
-      { type: "persist", soon: true },
-      { type: "reply", to: ref, value: null, hold: true },
+      { type: "persist", soon: true, tell: true },
       // The cell goes once what it removes is surely written.
       { type: "wake", at: this.wakeAt },
     ];
+  }
+
+  private dropGroups(): Effect[] {
+    return this.groups().map((group) => ({
+      type: "tell",
+      to: { shard: this.shelf.shard, cell: groupCell(this.stream, group) },
+      message: { type: "dropGroup" },
+    }));
+  }
+
+  private dropGoesOn(): readonly Effect[] {
+    if (this.dropping === undefined) return [];
+    const { refs } = this.dropping;
+    const groups = this.dropGroups();
+    for (const prefix of [entryKeys.dedupes(this.stream), entryKeys.producers(this.stream)]) {
+      for (const [key] of this.shelf.entries(prefix)) this.removals.push([key, null]);
+    }
+    if (--this.dropping.commits > 0 || groups.length + this.removals.length > 0) {
+      return [...groups, { type: "persist", soon: true, tell: true }];
+    }
+    this.dropping = undefined;
+    return refs.map((ref) => reply(ref, null));
   }
 
   /** Retention and the dedupe window need a look from time to time; a partition with neither has no timer. */

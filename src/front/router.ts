@@ -14,7 +14,7 @@ import { type Failure, failure, isFailure } from "../protocol/failure.ts";
 import { jumpHash } from "../protocol/jump-hash.ts";
 import { deadLetterSource, isOurs } from "../protocol/names.ts";
 import { streamOf } from "../protocol/stream.ts";
-import type { Clock } from "../runtime/clock.ts";
+import type { Clock, Timer } from "../runtime/clock.ts";
 import type { System } from "../runtime/system.ts";
 
 export interface RoutePartition {
@@ -46,6 +46,8 @@ export interface RouterOptions {
 
 /** How many records of the catalog are asked for at a time. */
 const topicsPageMax = 500;
+/** A deletion that was held up is taken up again after so long. */
+const finishMs = 1000;
 
 export class Router {
   private readonly options: RouterOptions;
@@ -56,6 +58,7 @@ export class Router {
   private readonly unfinished = new Map<number, TopicRecord>();
   /** The catalog could not be asked which there are. */
   private unasked = false;
+  private finishing: Timer | undefined;
 
   constructor(options: RouterOptions) {
     this.options = options;
@@ -137,7 +140,14 @@ export class Router {
   async remove(topic: string): Promise<null | Failure> {
     this.routes.delete(topic);
     const record = await this.ask(catalogAddress, { type: "deleteTopic", topic });
-    if (isFailure(record)) return record;
+    if (isFailure(record)) {
+      // It may be marked all the same.
+      if (record.code !== "unknown_topic") {
+        this.unasked = true;
+        this.finishLater(record);
+      }
+      return record;
+    }
     // Whoever resolved it while the catalog was being asked has cached a way to the old incarnation.
     this.routes.delete(topic);
     return this.drop(record);
@@ -167,6 +177,7 @@ export class Router {
       const page: Answer<"topics"> = await this.list(after, topicsPageMax);
       if (isFailure(page)) {
         this.unasked = true;
+        this.finishLater(page);
         return page;
       }
       for (const record of page.records) if (record.status === "deleting") this.unfinished.set(record.id, record);
@@ -232,8 +243,25 @@ export class Router {
     return route;
   }
 
+  /** Nobody need ask for a deletion twice: until it is finished the name can be used by nobody. */
+  private finishLater(failed: Failure): void {
+    if (this.finishing !== undefined || failed.code === "shutting_down") return;
+    const finish = () => {
+      this.finishing = undefined;
+      void this.shardUp();
+    };
+    this.finishing = this.options.clock.after(finishMs, finish, { background: true });
+  }
+
   private async drop(record: TopicRecord): Promise<null | Failure> {
     this.unfinished.set(record.id, record);
+    const failed = await this.dropEverywhere(record);
+    if (failed === null) this.unfinished.delete(record.id);
+    else this.finishLater(failed);
+    return failed;
+  }
+
+  private async dropEverywhere(record: TopicRecord): Promise<null | Failure> {
     const answers = await Promise.all(
       new CachedRoute(record).partitions.map(({ address }) => this.ask(address, { type: "drop" })),
     );
@@ -241,7 +269,6 @@ export class Router {
     if (failed !== undefined) return failed;
     const forgotten = await this.ask(catalogAddress, { type: "forget", topicId: record.id });
     if (isFailure(forgotten)) return forgotten;
-    this.unfinished.delete(record.id);
     this.options.removed?.(record.id);
     return null;
   }

@@ -1144,6 +1144,17 @@ test("a removed group tells its members, is gone durably, and can be made anew",
   assert.is(h.join(2).resumed, false);
 });
 
+test("a group is not made behind the end of its partition", () => {
+  const h = new LeaseHarness();
+  h.publishMany(2);
+  h.delayReads = true;
+  const joining = h.send(h.joinMessage(1, { from: { kind: "ts", ts: 0 } }));
+  h.entries.delete(entryKeys.partition(stream));
+  h.answerFind(h.finds[0]);
+  assert.is(code(h.answers.get(joining)), "unknown_topic");
+  assert.equal([h.entries.has(groupKey), h.entries.has(cursorKey)], [false, false]);
+});
+
 test("a cell that was only asked about a group that is not there stops", () => {
   const h = new LeaseHarness();
   h.cursor();

@@ -464,9 +464,13 @@ test("dropping removes every entry and the events, and the partition is unknown 
   stage.answer(publish(packOf({ payload: 0, id: "x" })));
   stage.answer(ordered(0, "rising"));
   stage.state.set(`group/${stream}/g`, new TextEncoder().encode("{}"));
-  stage.answer<CursorState | null>({ type: "drop" });
-  assert.equal([...stage.state.keys()], [`group/${stream}/g`], "the group removes its own");
+  const drop = stage.ask({ type: "drop" });
   assert.equal(stage.told, [{ type: "dropGroup" }]);
+  stage.commit();
+  assert.equal([...stage.state.keys()], [`group/${stream}/g`], "the group removes its own");
+  stage.state.clear();
+  stage.commit();
+  assert.is(stage.answers.get(drop), null);
   assert.is(stage.start, stage.end);
   assert.is(stage.answer<Failure>(publish(packOf({ payload: 1 }))).code, "unknown_topic");
   assert.is(stage.answer<Failure>({ type: "open", record }).code, "unknown_topic");
@@ -481,6 +485,37 @@ test("what is on its way when a partition is dropped leaves no name behind", () 
   stage.ask(publish(packOf({ payload: 1, id: "y" })));
   stage.answer({ type: "drop" });
   assert.equal([...stage.state.keys()], []);
+});
+
+test("a group that is joined while its partition is dropped goes too, and the drop is answered when it has", () => {
+  const stage = opened();
+  const group = (name: string) => stage.state.set(`group/${stream}/${name}`, new TextEncoder().encode("{}"));
+  const drop = stage.ask({ type: "drop" });
+  const again = stage.ask({ type: "drop" });
+  assert.equal(stage.told, []);
+  stage.commit();
+  // Stored by the commit that began before the partition was gone.
+  group("late");
+  stage.commit();
+  assert.equal(stage.told, [{ type: "dropGroup" }]);
+  assert.equal([stage.answers.has(drop), stage.answers.has(again)], [false, false]);
+  stage.state.clear();
+  stage.commit();
+  assert.equal([stage.answers.get(drop), stage.answers.get(again)], [null, null]);
+  stage.wake();
+  assert.equal(stage.stopped, [true]);
+});
+
+test("names that the commit under way stores are removed when a partition is dropped meanwhile", () => {
+  const stage = opened();
+  const drop = stage.ask({ type: "drop" });
+  stage.commit();
+  stage.state.set(`dedupe/${stream}/4`, new TextEncoder().encode("{}"));
+  stage.state.set(`producer/${stream}/p`, new TextEncoder().encode("{}"));
+  stage.commit();
+  assert.not(stage.answers.has(drop));
+  stage.commit();
+  assert.equal([stage.answers.get(drop), [...stage.state.keys()]], [null, []]);
 });
 
 test.run();

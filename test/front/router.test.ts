@@ -21,6 +21,10 @@ function setUp(options: { partitions?: number; autoCreate?: boolean; topicsMax?:
   return { clock, system, router, resolve, code };
 }
 
+async function turns(): Promise<void> {
+  for (let i = 0; i < 20; i++) await new Promise((next) => setImmediate(next));
+}
+
 test("a topic is resolved once, opened at every partition, and remembered", async () => {
   const { system, router, resolve } = setUp({ partitions: 3 });
   assert.is(router.peek("t"), undefined);
@@ -126,6 +130,39 @@ test("removing marks the topic, drops every partition, then forgets it; the rout
   );
   const gone = await router.remove("nothing");
   assert.is(isFailure(gone) && gone.code, "unknown_topic");
+});
+
+test("a deletion that was held up is taken up again until it is finished, whoever asked for it", async () => {
+  const { clock, system, router, resolve } = setUp({ partitions: 2 });
+  await resolve("t");
+  let up = false;
+  system.on("drop", () => (up ? null : failure("internal", "failed")));
+  const refused = await router.remove("t");
+  assert.is(isFailure(refused) && refused.code, "internal");
+  clock.advance(1000);
+  await turns();
+  assert.equal([system.all("drop").length, system.all("forget").length], [4, 0]);
+  up = true;
+  clock.advance(1000);
+  await turns();
+  assert.equal([system.all("drop").length, system.all("forget").length], [6, 1]);
+  clock.advance(5000);
+  await turns();
+  assert.is(system.all("drop").length, 6);
+});
+
+test("a topic that may have been marked is looked for when the catalog does not answer", async () => {
+  const { clock, system, router, resolve } = setUp();
+  const { record } = await resolve("t");
+  system.on("deleteTopic", () => {
+    system.topics.set("t", { ...record, status: "deleting" });
+    return failure("unavailable", "stored, and the answer is lost");
+  });
+  const unknown = await router.remove("t");
+  assert.is(isFailure(unknown) && unknown.code, "unavailable");
+  clock.advance(1000);
+  await turns();
+  assert.equal([system.all("drop").length, system.all("forget").length], [1, 1]);
 });
 
 test("configuring opens every partition with the new record, and our own names must exist first", async () => {

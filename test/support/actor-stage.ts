@@ -47,6 +47,7 @@ export class Stage {
   private gathered: Extract<Effect, { type: "append" }>[] = [];
   private held: { to: number; value: Answer }[] = [];
   private persists = false;
+  private tells = false;
   commits = 0;
 
   readonly shelf: Shelf = {
@@ -77,6 +78,7 @@ export class Stage {
     this.gathered = [];
     this.held = [];
     this.persists = false;
+    this.tells = false;
     this.perform(effects);
   }
 
@@ -92,10 +94,10 @@ export class Stage {
     return ref;
   }
 
-  /** A request and the commit it may need. */
+  /** A request and the commits it may need. */
   answer<T>(message: Message): T {
     const ref = this.ask(message);
-    if (!this.answers.has(ref)) this.commit();
+    for (let commits = 0; commits < 3 && !this.answers.has(ref); commits++) this.commit();
     return this.answers.get(ref) as T;
   }
 
@@ -132,10 +134,13 @@ export class Stage {
     }
     this.gathered = [];
     this.persists = false;
+    const { tells } = this;
+    this.tells = false;
     const held = this.held;
     this.held = [];
     for (const { to, value } of held) this.answers.set(to, value);
     if (placed.length > 0) this.perform(this.actor.receive({ type: "committed", placed }, 0, this.env));
+    if (tells) this.perform(this.actor.receive({ type: "persisted" }, 0, this.env));
   }
 
   private perform(effects: readonly Effect[]): void {
@@ -150,6 +155,7 @@ export class Stage {
           break;
         case "persist":
           this.persists = true;
+          this.tells ||= effect.tell ?? false;
           break;
         case "trim":
           this.start = effect.start ?? this.end;
