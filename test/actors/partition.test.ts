@@ -1,6 +1,6 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import type { CursorState, MessageOf, Page, PartitionInfo, Published, TopicRecord } from "../../src/actors/messages.ts";
+import type { MessageOf, Page, PartitionInfo, Published, TopicRecord } from "../../src/actors/messages.ts";
 import { PartitionActor } from "../../src/actors/partition.ts";
 import type { Failure } from "../../src/protocol/failure.ts";
 import { makeId } from "../../src/protocol/ids.ts";

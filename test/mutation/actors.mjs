@@ -267,6 +267,35 @@ export const actorFaults = [
     replace: 'if (order === "chained" && seq <= last) {',
     words: ["actors-partition"],
   },
+  // -------------------------------------------------------------------------------------------------------------- deletion
+  {
+    name: "deletion-leaves-a-joining-group",
+    fault: "a partition that is dropped does not look again for groups that were being joined",
+    promise: "deletion",
+    file: "src/actors/partition.ts",
+    find: "if (--this.dropping.commits > 0 || groups.length + this.removals.length > 0) {",
+    replace: "if (--this.dropping.commits > 9) {",
+    words: ["actors-partition"],
+  },
+  {
+    name: "topic-number-given-again",
+    fault: "a topic gets the number of one that was deleted, and with it what is left of it",
+    promise: "deletion",
+    file: "src/actors/catalog.ts",
+    find: "const id = this.nextId++;",
+    replace: "const id = this.byName.size + 1;",
+    words: ["actors-catalog"],
+  },
+  {
+    name: "group-deleted-in-memory",
+    fault: "a deleted group goes from memory, and its cursor stays in the store",
+    promise: "deletion",
+    file: "src/actors/lease-table.ts",
+    find: '    this.forgetReads();\n    this.save("soon");\n  }\n\n  // ------------------------------------------------------------------------------------------------------------- cursor',
+    replace:
+      "    this.forgetReads();\n  }\n\n  // ------------------------------------------------------------------------------------------------------------- cursor",
+    words: ["actors-lease-table"],
+  },
   // ----------------------------------------------------------------------------------------------------------------- rates
   {
     name: "bucket-lends-what-it-lacks",

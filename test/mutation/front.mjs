@@ -16,6 +16,15 @@ export const frontFaults = [
     words: ["front-session", "front-delivery"],
   },
   {
+    name: "deletion-not-taken-up",
+    fault: "a deletion that was held up is left as it is",
+    promise: "deletion",
+    file: "src/front/router.ts",
+    find: 'if (this.finishing !== undefined || failed.code === "shutting_down") return;',
+    replace: "if (this.finishing !== undefined || failed.code !== undefined) return;",
+    words: ["front-router"],
+  },
+  {
     name: "answered-twice",
     fault: "a question that goes to several partitions is answered by each of them",
     promise: "protocol",

@@ -25,6 +25,8 @@ export class BusClient {
   readonly scope: Scope;
   readonly subscriptions: Subscription[] = [];
   closed = false;
+  /** How many subscriptions the node has ended. */
+  private ended = 0;
   private readonly world: World;
   private readonly checker: Checker;
   private readonly coverage: Coverage;
@@ -79,8 +81,10 @@ export class BusClient {
   }
 
   subscribe(topic: string, group: string, options: object): void {
-    const handler = ({ partition, offset, payload }: EventRecord<unknown>) => {
-      const event = `${topic}/${partition}:${offset} for ${group}`;
+    const { ended } = this;
+    const handler = ({ id, partition, offset, payload }: EventRecord<unknown>) => {
+      // After a deletion what is subscribed to is another group or topic.
+      const event = `${topic}/${partition}:${offset} ${id} for ${group}, after ${ended} ends`;
       if (this.running.has(event)) this.checker.fail(`${this.name}: a second handler of ${event} beside the first`);
       this.running.add(event);
       this.coverage.hit("library: handled");
@@ -99,6 +103,10 @@ export class BusClient {
     this.client.subscribe(topic, group, handler, options).then(
       (subscription) => {
         this.subscriptions.push(subscription);
+        subscription.closed.catch((error: NarthexError) => {
+          this.ended++;
+          this.coverage.hit(`library: a subscription is ended with ${error.code}`);
+        });
         this.coverage.hit("library: subscribed");
       },
       (error: unknown) => this.coverage.hit(`library: subscribe rejected with ${(error as NarthexError).code}`),

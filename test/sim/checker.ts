@@ -31,6 +31,7 @@ export interface StoredEvent {
 }
 
 interface Stream {
+  readonly number: number;
   readonly topic: string;
   readonly partition: number;
   readonly deadLetterOf: { readonly topic: string; readonly group: string } | undefined;
@@ -45,6 +46,13 @@ interface ShardModel {
   readonly streams: Map<number, Stream>;
   readonly entries: Map<string, string>;
   pending: Commit | undefined;
+}
+
+/** A group whose deletion is not stored yet. */
+interface Drop {
+  readonly cell: string;
+  readonly shard: number;
+  done: boolean;
 }
 
 /** A seek that a lease table was given and has not answered. */
@@ -132,6 +140,11 @@ export class Checker {
   private forgot = false;
   private seeks: Seek[] = [];
   private readonly seeksOf = new WeakMap<Commit, readonly Seek[]>();
+  private drops: Drop[] = [];
+  private readonly dropsOf = new WeakMap<Commit, readonly Drop[]>();
+  /** Of topics that were deleted. */
+  private readonly gone = new Map<number, Stream>();
+  private groupsMost = 0;
 
   constructor(world: World, coverage: Coverage) {
     this.world = world;
@@ -153,6 +166,10 @@ export class Checker {
     this.seeksOf.set(
       commit,
       this.seeks.filter((seek) => seek.shard === shard),
+    );
+    this.dropsOf.set(
+      commit,
+      this.drops.filter((drop) => drop.shard === shard),
     );
   }
 
@@ -176,6 +193,7 @@ export class Checker {
     this.forgot ||= this.clockSetForth;
     this.budgets.reset(this.world.mono);
     this.seeks = this.seeks.filter((seek) => seek.shard !== shard);
+    this.drops = this.drops.filter((drop) => drop.shard !== shard);
     for (const group of this.groups.values()) if (group.shard === shard) group.restarted(this.world.mono);
   }
 
@@ -272,8 +290,14 @@ export class Checker {
     for (const [number, start] of commit.trims) {
       const stream = model.streams.get(number);
       if (stream === undefined) continue;
-      if (start === null) model.streams.delete(number);
-      else if (start > stream.start) {
+      if (start === null) {
+        model.streams.delete(number);
+        this.gone.set(number, stream);
+        this.trace?.(`    ${stream.topic}/${stream.partition} is deleted`);
+        this.coverage.hit("a partition is deleted");
+        // Its bucket goes too, and a topic of that name has another.
+        this.budgets.reset(this.world.mono);
+      } else if (start > stream.start) {
         stream.start = Math.min(start, stream.events.length);
         this.trace?.(`    retention of ${stream.topic}/${stream.partition} up to ${stream.start}`);
         this.coverage.hit("retention");
@@ -286,7 +310,8 @@ export class Checker {
     }
     for (const { group, offset, seeking } of dead) {
       // One that died just before the group was moved back comes again.
-      if (!seeking && !group.isSettled(offset))
+      const deleted = this.groups.get(`${group.stream}/${group.group}`) !== group;
+      if (!seeking && !deleted && !group.isSettled(offset))
         this.fail(`${group.name}: ${offset} is a dead letter and not settled in the same commit`);
     }
   }
@@ -294,8 +319,10 @@ export class Checker {
   private putPartition(model: ShardModel, key: string, value: Uint8Array | null): void {
     const number = Number(key.slice("partition/".length));
     if (value === null || model.streams.has(number)) return;
+    if (this.gone.has(number)) this.fail(`${key} is stored again, and its topic was deleted`);
     const record = JSON.parse(decoder.decode(value)) as { name: string; deadLetterOf?: Stream["deadLetterOf"] };
     model.streams.set(number, {
+      number,
       topic: record.name,
       partition: number % 64,
       deadLetterOf: record.deadLetterOf,
@@ -319,7 +346,9 @@ export class Checker {
       this.coverage.hit("stored twice: the clock was set forth before a restart");
       return;
     }
-    if (publication.stored !== undefined)
+    if (publication.stored !== undefined && this.gone.has(publication.stored.stream))
+      this.coverage.hit("stored again: its topic was deleted");
+    else if (publication.stored !== undefined)
       this.fail(`${where}: ${n} is stored twice, first at ${publication.stored.offset}`);
     publication.stored = { stream: number, offset: event.offset };
     if (publication.refused !== undefined && !unsure.has(publication.refused)) {
@@ -370,11 +399,26 @@ export class Checker {
     const [kind, stream, ...rest] = key.split("/");
     const name = `${stream}/${rest.join("/")}`;
     const number = Number(stream);
-    if (value === null) {
+    const cell = `group/${name}`;
+    const drop = (this.dropsOf.get(commit) ?? []).find((one) => one.cell === cell && !one.done);
+    const before = this.groups.get(name);
+    if (before !== undefined && drop !== undefined) {
+      // Made anew in the same commit perhaps.
       this.groups.delete(name);
+      this.trace?.(`    ${before.name} is deleted`);
+      this.coverage.hit(value === null ? "a group is deleted" : "a group is deleted and made anew at once");
+    } else if (before !== undefined && value === null) this.fail(`${before.name} is removed, and nobody deleted it`);
+    if (drop !== undefined) {
+      drop.done = true;
+      this.drops = this.drops.filter((one) => one !== drop);
+    }
+    if (value === null) return;
+    const owner = this.shard(shard).streams.get(number);
+    if (owner === undefined && this.gone.has(number)) {
+      // Joined while its topic was being deleted: nothing of it may be delivered, and in the end it must be gone.
+      this.coverage.hit("a group is stored behind the end of its topic");
       return;
     }
-    const owner = this.shard(shard).streams.get(number);
     if (owner === undefined) this.fail(`${key} without a stream`);
     let group = this.groups.get(name);
     if (group === undefined) {
@@ -386,13 +430,13 @@ export class Checker {
         owner,
       });
       this.groups.set(name, group);
+      this.groupsMost = Math.max(this.groupsMost, this.groups.size);
     }
     const text = decoder.decode(value);
     if (kind === "group") {
       group.options = JSON.parse(text) as GroupState["options"];
       return;
     }
-    const cell = `group/${name}`;
     const seeks = (this.seeksOf.get(commit) ?? []).filter((seek) => seek.cell === cell && !seek.done);
     this.trace?.(`    cursor ${group.name} ${text}${seeks.length > 0 ? " (seeking)" : ""}`);
     const outcome = group.put(JSON.parse(text) as StoredCursor, {
@@ -447,9 +491,6 @@ export class Checker {
           break;
         case "leave":
           group?.left(message.member, message.cause, this.world.mono);
-          break;
-        case "dropGroup":
-          group?.restarted(this.world.mono);
           break;
         default:
       }
@@ -572,6 +613,11 @@ export class Checker {
     this.handlers.add(handlerName(facts));
   }
 
+  dropped(shard: number, cell: string): void {
+    this.drops.push({ cell, shard, done: false });
+    this.groups.get(cell.slice("group/".length))?.moves(this.world.mono);
+  }
+
   /** A node is gone. */
   ended(): void {
     for (const group of this.groups.values()) group.gone.clear();
@@ -596,7 +642,9 @@ export class Checker {
         this.budgets.reset(this.world.mono);
       } else if (item.type === "cellRestarted") {
         this.groups.get(item.address.cell.slice("group/".length))?.begins(this.world.mono);
-        this.seeks = this.seeks.filter(({ cell, shard }) => cell !== item.address.cell || shard !== item.address.shard);
+        const other = ({ cell, shard }: Seek | Drop) => cell !== item.address.cell || shard !== item.address.shard;
+        this.seeks = this.seeks.filter(other);
+        this.drops = this.drops.filter(other);
         this.coverage.hit("a cell is restarted");
         this.forgot ||= this.clockSetForth;
         this.budgets.reset(this.world.mono);
@@ -684,22 +732,22 @@ export class Checker {
 
   /** An EVENT leaves for a client. */
   eventSent(subscription: Subscription, frame: EventFrame): Lease {
-    const { group, owner } = this.find(frame);
-    const lease = this.leases.get(`${group.shard}/${frame.ctx.lease}`);
-    if (lease?.group !== group || lease.offset !== frame.event.offset)
+    const { name } = subscription.client;
+    const leases = this.leasesOn(frame);
+    const lease = leases.find(({ holder, sent }) => holder === name && !sent) ?? leases[0];
+    if (lease === undefined)
       this.fail(`${subscription.name}: an EVENT with the lease ${frame.ctx.lease}, which no table gave`);
     lease.subscription = subscription;
     lease.sent = true;
-    const { name } = subscription.client;
     if (lease.holder !== name)
       this.fail(`${subscription.name}: an EVENT with the lease ${lease.token} of ${lease.holder}`);
     // 50 ms of refill at each lease table that the connection may have a seat at.
-    const lent = this.connRate === "off" ? 0 : Math.ceil(this.connRate.perSec / 20) * this.groups.size;
+    const lent = this.connRate === "off" ? 0 : Math.ceil(this.connRate.perSec / 20) * this.groupsMost;
     this.budgets.use(`delivery to ${name}`, this.connRate, [this.world.mono, this.world.mono], lent);
     // What is written to a connection whose other end is gone was written in good faith.
     if (subscription.client.status !== "open") return lease;
     if (subscription.status !== "live") {
-      this.fail(`${subscription.name}: EVENT ${owner.topic}:${frame.event.offset} while it is ${subscription.status}`);
+      this.fail(`${subscription.name}: EVENT ${frame.topic}:${frame.event.offset} while it is ${subscription.status}`);
     }
     let held = 0;
     for (const other of subscription.leases) {
@@ -769,12 +817,11 @@ export class Checker {
 
   publishConfirmed(publication: Publication, ok: Record<string, unknown>): void {
     const { topic, n, ownId } = publication;
-    const found = this.streamOf(topic, Number(ok.partition));
-    const event = found?.stream.events[Number(ok.offset)];
     const where = `${topic}/${ok.partition}:${ok.offset}`;
-    if (event === undefined) this.fail(`${where}: OK to ${n} before it is stored`);
-    if (event.id !== ok.id || event.ts !== ok.ts)
-      this.fail(`${where}: OK to ${n} says ${JSON.stringify(ok)}, stored is ${JSON.stringify(event)}`);
+    const found = this.everOf(topic, Number(ok.partition)).map(({ events }) => events[Number(ok.offset)]);
+    const event = found.find((one) => one !== undefined && one.id === ok.id && one.ts === ok.ts);
+    if (event === undefined)
+      this.fail(`${where}: OK to ${n} says ${JSON.stringify(ok)}, stored is ${JSON.stringify(found)}`);
     if (ok.duplicate !== true) {
       if (event.payload !== JSON.stringify({ n })) this.fail(`${where}: OK to ${n}, but it holds ${event.payload}`);
       publication.confirmed = true;
@@ -815,7 +862,7 @@ export class Checker {
       const found = streams.get(stream);
       if (found !== undefined) return found.topic;
     }
-    return "";
+    return this.gone.get(stream)?.topic ?? "";
   }
 
   /** Of the stream of a lease table. */
@@ -844,11 +891,47 @@ export class Checker {
     for (const { streams } of this.shards.values()) for (const [number, stream] of streams) yield { number, stream };
   }
 
-  find({ topic, group, event }: EventFrame): { readonly group: GroupState; readonly owner: Stream } {
-    const found = this.streamOf(topic, event.partition);
-    const state = found && this.groups.get(`${found.number}/${group}`);
-    if (state === undefined) this.fail(`an EVENT of ${topic} for ${group}, which is not stored`);
-    return { group: state, owner: found!.stream };
+  /** All that ever were this partition, those of deleted topics too. */
+  private everOf(topic: string, partition: number): readonly Stream[] {
+    const all = [...this.gone.values()];
+    for (const { stream } of this.streams()) all.push(stream);
+    return all.filter((stream) => stream.topic === topic && stream.partition === partition);
+  }
+
+  /** Its topic or group may have been deleted since its table gave it. Tables of other shards may have used the name on an event of this id. */
+  private leasesOn({ topic, group, event, ctx }: EventFrame): readonly Lease[] {
+    const found: Lease[] = [];
+    for (const shard of this.shards.keys()) {
+      const lease = this.leases.get(`${shard}/${ctx.lease}`);
+      if (lease === undefined || lease.offset !== event.offset || lease.group.group !== group) continue;
+      const { owner } = lease.group;
+      if (owner.topic === topic && owner.events[lease.offset].id === event.id) found.push(lease);
+    }
+    return found;
+  }
+
+  /** What the catalog calls a topic that is being deleted. */
+  deleting(): string | undefined {
+    for (const record of this.records()) if (record.status === "deleting") return record.name;
+    return undefined;
+  }
+
+  /** Nothing may be left of a topic that the catalog does not know. */
+  leftBehind(): string | undefined {
+    const ids = new Set([...this.records()].map(({ id }) => id));
+    for (const { entries, streams } of this.shards.values()) {
+      for (const number of streams.keys())
+        if (!ids.has(Math.floor(number / 64))) return `the events of stream ${number}`;
+      for (const key of entries.keys()) {
+        const stream = /^(?:partition|group|cursor|dedupe|producer)\/(\d+)/.exec(key)?.[1];
+        if (stream !== undefined && !ids.has(Math.floor(Number(stream) / 64))) return key;
+      }
+    }
+    return undefined;
+  }
+
+  private *records(): Generator<{ readonly id: number; readonly name: string; readonly status: string }> {
+    for (const [key, value] of this.shards.get(0)?.entries ?? []) if (key.startsWith("topic/")) yield JSON.parse(value);
   }
 
   private shard(number: number): ShardModel {

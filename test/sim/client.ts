@@ -280,9 +280,11 @@ export class SimClient {
   private leaves(frame: Record<string, unknown>): Lease | undefined {
     if (frame.op === "EVENT") return this.eventLeaves(frame as unknown as EventFrame);
     if (frame.corr === undefined) {
+      if (this.leavingOf(frame as unknown as EventFrame) !== undefined) return undefined;
       const ended = this.subscriptions.get(`${frame.topic} ${frame.group}`);
       if (frame.op !== "ERR" || ended === undefined)
         this.checker.fail(`${this.name}: a frame without corr: ${JSON.stringify(frame)}`);
+      this.coverage.hit(`a subscription is ended: ${frame.code}`);
       ended.status = "over";
       this.subscriptions.delete(`${frame.topic} ${frame.group}`);
       return undefined;

@@ -19,6 +19,8 @@ export interface MachineWatch {
   posted(worker: number, post: ToFront): void;
   /** A host is about to take this in. */
   taken(worker: number, post: ToHost): void;
+  /** The lease table of a group is told that the group is deleted. */
+  dropped(shard: number, cell: string): void;
   /** A thread is gone, and with it all leases of its shards. */
   died(shards: readonly number[]): void;
 }
@@ -203,6 +205,8 @@ export class Machine implements Threads {
             this.options.coverage.hit(`fault: a cell throws (${cell.split("/")[0]})`);
             throw new Error("thrown by the simulator");
           }
+          // Also from the partition whose topic is deleted, which no port shows.
+          if (message.type === "dropGroup") this.options.watch.dropped(shelf.shard, cell);
           return receive(message, ref, at);
         };
         return made;

@@ -79,6 +79,8 @@ class Run {
   private readonly overrides: Overrides;
   private readonly cloning: boolean;
   private readonly retention: boolean;
+  /** Topics and groups are deleted. */
+  private readonly deletion: boolean;
   private clients: SimClient[] = [];
   /** Whether clients of the library take part, which need the memory of a real node for what was published. */
   private readonly withLibrary: boolean;
@@ -124,6 +126,7 @@ class Run {
     ].slice(0, 1 + dice.below(2));
     this.cloning = dice.chance(10);
     this.retention = dice.chance(15);
+    this.deletion = dice.chance(25);
     this.withLibrary = dice.chance(40);
     const dedupeMs = this.withLibrary ? 200_000 : 1000;
     this.checker.dedupeMs = dedupeMs;
@@ -259,7 +262,8 @@ class Run {
     const live = this.clients.filter(({ status }) => status === "open");
     const client = live.length > 0 ? dice.pick(live) : undefined;
     const roll = dice.below(100);
-    if (this.withLibrary && dice.chance(35)) this.useLibrary();
+    if (this.deletion && dice.chance(10)) this.delete(node);
+    else if (this.withLibrary && dice.chance(35)) this.useLibrary();
     else if (client === undefined || (roll < 12 && live.length < clientsMax)) this.connect(node);
     else if (roll < 45) this.publish(client);
     else if (roll < 62) this.subscribe(client);
@@ -490,6 +494,23 @@ class Run {
     });
   }
 
+  private delete(node: Node): void {
+    const { dice, world, coverage } = this;
+    const topic = dice.pick(this.topics);
+    const { name } = dice.pick(this.groups);
+    const whole = dice.chance(60);
+    const what = whole ? "a topic" : "a group";
+    this.say(whole ? `${topic} is deleted` : `group ${name} of ${topic} is deleted`);
+    coverage.hit(`deletion of ${what}: asked for`);
+    world.at(node.scope, world.mono, () => {
+      const { router } = node.front;
+      void (whole ? router.remove(topic) : router.removeGroup(topic, name)).then((failed) => {
+        this.say(`    ${what} is deleted: ${failed?.code ?? "OK"}`);
+        coverage.hit(`deletion of ${what}: ${failed?.code ?? "OK"}`);
+      });
+    });
+  }
+
   // --------------------------------------------------------------------------------------------------------------- the end
 
   /** Faults are over. Whoever is left goes, and one good consumer per group must get everything. */
@@ -528,6 +549,16 @@ class Run {
       peaceMs,
       () => `never delivered or never settled: ${this.unsettled()}`,
     );
+    // Whoever subscribes to a topic makes it, once what is left of the one before is gone.
+    const wanted = this.topics.flatMap((topic) => this.groups.map(({ name }) => `${topic} ${name}`));
+    const missing = () => wanted.find((name) => client.subscriptions.get(name)?.status !== "live");
+    this.until(
+      () => missing() === undefined && this.unsettled() === undefined && this.checker.deleting() === undefined,
+      peaceMs,
+      () => `not subscribed to: ${missing()}; being deleted: ${this.checker.deleting()}; ${this.unsettled()}`,
+    );
+    const left = this.checker.leftBehind();
+    if (left !== undefined) this.checker.fail(`of a deleted topic is left: ${left}`);
     for (const publication of this.checker.publications.values()) {
       if (publication.confirmed && publication.stored === undefined)
         this.checker.fail(`${publication.n} was confirmed and is not stored`);
