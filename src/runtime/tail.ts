@@ -39,10 +39,14 @@ export class Tail {
     else blocks.splice(0, gone);
   }
 
-  /** As the store would read it; undefined when the range begins before what is kept. */
+  /**
+   * As the store would read it; undefined when the range begins before what is kept, or behind it: the store knows of a commit a moment
+   * before it is told here.
+   */
   read(stream: number, range: { from: number; to: number; bytesMax: number }): ReadResult | undefined {
     const blocks = this.streams.get(stream);
     if (blocks === undefined || range.from < blocks[0].firstOffset) return undefined;
+    if (range.from >= blocks[blocks.length - 1].endOffset) return undefined;
     return readBlocks(blocks, range);
   }
 

@@ -54,7 +54,7 @@ test("an alarm that moves later again and again keeps one entry and one clock ti
   assert.is(clock.timerCount, 0);
 });
 
-test("the tail gives what the store would give, or nothing when it begins too early", () => {
+test("the tail gives what the store would give, or nothing when it begins too early or is not there yet", () => {
   const tail = new Tail(1_000_000);
   for (let n = 0; n < 5; n++) tail.add(block(1, 10 + n * 3, 3));
   tail.add(block(2, 0, 1));
@@ -68,7 +68,8 @@ test("the tail gives what the store would give, or nothing when it begins too ea
   assert.equal(read(16), [[16], 19]);
   assert.equal(read(11, 99, 1_000_000), [[10, 13, 16, 19, 22], 25]);
   assert.equal(read(11, 16, 1_000_000), [[10, 13], 16]);
-  assert.equal(read(25), [[], 25]);
+  // The store may have a commit of which the tail was not told.
+  assert.is(read(25), undefined);
   assert.is(tail.read(3, { from: 0, to: 1, bytesMax: 1 }), undefined);
 });
 
