@@ -12,7 +12,7 @@ import type { Rate } from "../../src/protocol/rate.ts";
 import type { ToFront, ToHost } from "../../src/runtime/envelope.ts";
 import type { Commit, ShardStore } from "../../src/store/store.ts";
 import { Budgets } from "./budgets.ts";
-import type { Ask, Publication, SettleAsk, SimClient, Subscription } from "./client.ts";
+import type { Ask, LatestAsk, Publication, SettleAsk, SimClient, Subscription } from "./client.ts";
 import type { Coverage } from "./coverage.ts";
 import { type EventFrame, GroupState, type Lease, type SeekTarget, type StoredCursor } from "./group-state.ts";
 import type { World } from "./world.ts";
@@ -380,6 +380,7 @@ export class Checker {
     const offset = Number(meta.headers["x-dlq-offset"]);
     const source = this.streamOf(meta.headers["x-dlq-topic"], partition);
     const what = `dead letter of ${meta.headers["x-dlq-topic"]}/${partition}:${offset}`;
+    if (source?.stream.deadLetterOf !== undefined) this.fail(`${what}, which is a dead letter itself`);
     const origin = source?.stream.events[offset];
     if (source === undefined || origin === undefined) this.fail(`${what}, which is not stored`);
     if (origin.payload !== event.payload || origin.key !== event.key || meta.caused_by[0] !== origin.id) {
@@ -725,6 +726,13 @@ export class Checker {
     const lease = group.current(event.offset)!;
     this.leases.set(token, lease);
     this.coverage.hit(ctx.attempt === 1 ? "delivered" : "redelivered");
+    if (group.owner.deadLetterOf !== undefined) {
+      this.coverage.hit(
+        ctx.attempt > (group.options?.maxAttempts ?? 0)
+          ? "a dead letter goes on past the last attempt"
+          : "a dead letter is delivered",
+      );
+    }
     return lease;
   }
 
@@ -802,6 +810,9 @@ export class Checker {
       case "MODACK":
         this.settled(ask.settle!, ok, code);
         return;
+      case "LATEST":
+        if (ok !== undefined) this.latestHeard(ask.latest!, ok.events as EventFrame["event"][]);
+        return;
       default:
     }
   }
@@ -847,6 +858,41 @@ export class Checker {
       const ran = hits.find(({ lease, sure }) => sure && !lease.lost);
       if (ran !== undefined) this.fail(`${what} is answered ${code ?? "stale"}, and the lease ${ran.lease.token} runs`);
     }
+  }
+
+  newestByKey(topic: string): ReadonlyMap<number, ReadonlyMap<string, number>> {
+    const newest = new Map<number, Map<string, number>>();
+    for (const { number, stream } of this.streams()) {
+      if (stream.topic !== topic) continue;
+      const keys = new Map<string, number>();
+      for (const { key, offset } of stream.events.slice(stream.start)) if (key !== undefined) keys.set(key, offset);
+      newest.set(number, keys);
+    }
+    return newest;
+  }
+
+  /** The newest of each key is at least as new as when it was asked for. What retention or a deletion has removed since may be missing. */
+  private latestHeard({ topic, keys, newest }: LatestAsk, events: readonly EventFrame["event"][]): void {
+    const heard = new Set<string>();
+    for (const { id, partition, offset, key = "", payload } of events) {
+      const what = `LATEST of ${topic}: ${key} is ${partition}:${offset}`;
+      const stream = this.everOf(topic, partition).find((one) => one.events[offset]?.id === id);
+      const known = stream?.events[offset];
+      if (known === undefined || known.key !== key || known.payload !== JSON.stringify(payload))
+        this.fail(`${what}, stored is ${JSON.stringify(known)}`);
+      if (heard.has(key)) this.fail(`${what}, for the second time`);
+      if (keys !== undefined && !keys.includes(key)) this.fail(`${what}, which was not asked for`);
+      if (offset < (newest.get(stream!.number)?.get(key) ?? 0)) this.fail(`${what}, and there was a newer one before`);
+      heard.add(key);
+    }
+    for (const { number, stream } of this.streams()) {
+      for (const [key, offset] of newest.get(number) ?? []) {
+        if (heard.has(key) || offset < stream.start || keys?.includes(key) === false) continue;
+        this.fail(`LATEST of ${topic}: nothing of ${key}, and ${stream.partition}:${offset} is stored`);
+      }
+    }
+    this.coverage.hit(keys === undefined ? "LATEST of all keys compared" : "LATEST of some keys compared");
+    if (heard.size > 0) this.coverage.hit("LATEST of a key compared", heard.size);
   }
 
   // --------------------------------------------------------------------------------------------------------------- looking

@@ -26,7 +26,15 @@ export interface Ask {
   readonly sentAt: number;
   readonly publication?: Publication;
   readonly settle?: SettleAsk;
+  readonly latest?: LatestAsk;
   readonly subscription?: Subscription;
+}
+
+/** The newest event of each key, and what those were when it was asked, by stream. */
+export interface LatestAsk {
+  readonly topic: string;
+  readonly keys: readonly string[] | undefined;
+  readonly newest: ReadonlyMap<number, ReadonlyMap<string, number>>;
 }
 
 /** An ACK, NACK or MODACK. */
@@ -160,6 +168,11 @@ export class SimClient {
 
   seek(topic: string, group: string, set: unknown): void {
     this.send("CURSOR", { topic, group, ...(set === undefined ? {} : { set }) });
+  }
+
+  latest(topic: string, keys: readonly string[] | undefined): void {
+    const latest = { topic, keys, newest: this.checker.newestByKey(topic) };
+    this.send("LATEST", { topic, ...(keys === undefined ? {} : { keys }) }, { latest });
   }
 
   settle(

@@ -140,6 +140,8 @@ export interface LeaseFacts {
 
 interface Owner {
   readonly topic: string;
+  /** It holds the dead letters of that. */
+  readonly deadLetterOf: object | undefined;
   readonly events: readonly StoredEvent[];
   readonly byId: ReadonlyMap<string, readonly number[]>;
   readonly start: number;
@@ -255,7 +257,9 @@ export class GroupState {
     const stored = this.attemptsStored(offset);
     const takenBack = facts.attempt === stored && this.mayTakeBack(offset) > 0;
     if (facts.attempt !== stored + 1 && !takenBack && !facts.seeking) return `${stored} attempts are stored`;
-    if (this.options !== undefined && facts.attempt > this.options.maxAttempts)
+    // Dead letters go on for ever.
+    const mortal = this.options !== undefined && this.owner.deadLetterOf === undefined;
+    if (this.options !== undefined && mortal && facts.attempt > this.options.maxAttempts)
       return `only ${this.options.maxAttempts} attempts are allowed`;
     if (!this.matches(offset)) return "the group's filter does not match it";
     const last = this.current(offset);

@@ -76,6 +76,8 @@ class Run {
   private readonly outside = new Scope("outside");
   private readonly topics: readonly string[];
   private readonly groups: readonly { readonly name: string; readonly opts: object }[];
+  /** All that is subscribed to: every group of every topic, and perhaps one group of their dead letters. */
+  private readonly places: readonly { readonly topic: string; readonly name: string; readonly opts: object }[];
   private readonly overrides: Overrides;
   private readonly cloning: boolean;
   private readonly retention: boolean;
@@ -124,6 +126,10 @@ class Run {
       { name: "g", opts: { from: "earliest", maxAttempts: 1 + dice.below(4), ...ordering, ...backoff } },
       { name: "h", opts: { from: "earliest", maxAttempts: 3, ...filter } },
     ].slice(0, 1 + dice.below(2));
+    const living = this.topics.flatMap((topic) => this.groups.map((group) => ({ topic, ...group })));
+    const graves = dice.chance(25) ? living : [];
+    const mourners = { name: "d", opts: { from: "earliest", maxAttempts: 1 + dice.below(2) } };
+    this.places = [...living, ...graves.map(({ topic, name }) => ({ topic: `${topic}.dlq.${name}`, ...mourners }))];
     this.cloning = dice.chance(10);
     this.retention = dice.chance(15);
     this.deletion = dice.chance(25);
@@ -267,7 +273,8 @@ class Run {
     else if (client === undefined || (roll < 12 && live.length < clientsMax)) this.connect(node);
     else if (roll < 45) this.publish(client);
     else if (roll < 62) this.subscribe(client);
-    else if (roll < 67) this.meddle(client);
+    else if (roll < 66) this.meddle(client);
+    else if (roll < 68) this.askLatest(client);
     else if (roll < 79) this.steer(client, live);
     else this.fault(node);
   }
@@ -330,7 +337,7 @@ class Run {
         world.at(bus.scope, world.mono, () => bus.publish(publication));
       }
     } else if (roll < 75) {
-      const { name, opts } = dice.pick(this.groups);
+      const { topic, name, opts } = dice.pick(this.places);
       const maxInflight = dice.pick([1, 3, 50]);
       this.say(`${bus.name} subscribes to ${topic} as ${name}, maxInflight ${maxInflight}`);
       world.at(bus.scope, world.mono, () => bus.subscribe(topic, name, { ...opts, maxInflight }));
@@ -347,8 +354,7 @@ class Run {
 
   private subscribe(client: SimClient): void {
     const { dice } = this;
-    const topic = dice.pick(this.topics);
-    const { name, opts } = dice.pick(this.groups);
+    const { topic, name, opts } = dice.pick(this.places);
     const maxInflight = dice.pick([1, 2, 10]);
     this.say(`${client.name} subscribes to ${topic} as ${name}, maxInflight ${maxInflight}`);
     client.subscribe(topic, name, maxInflight, opts);
@@ -382,6 +388,14 @@ class Run {
     }
   }
 
+  private askLatest(client: SimClient): void {
+    const { dice } = this;
+    const topic = dice.pick(this.topics);
+    const keys = dice.pick([undefined, ["x", "k1", "none"], ["k2"]]);
+    this.say(`${client.name} LATEST ${topic} ${keys ?? "all keys"}`);
+    client.latest(topic, keys);
+  }
+
   private steer(client: SimClient, live: readonly SimClient[]): void {
     const { dice } = this;
     const subscription = [...client.subscriptions.values()].find(
@@ -393,8 +407,7 @@ class Run {
       this.say(`${client.name} ${op} ${subscription.name}`);
       client.steer(op, subscription);
     } else if (roll < 52) {
-      const topic = dice.pick(this.topics);
-      const { name } = dice.pick(this.groups);
+      const { topic, name } = dice.pick(this.places);
       const set = dice.pick(["earliest", "latest", { offsets: `0:${dice.below(12)}` }, undefined]);
       this.say(`${client.name} CURSOR ${topic} ${name} set ${JSON.stringify(set)}`);
       client.seek(topic, name, set);
@@ -412,7 +425,7 @@ class Run {
       this.coverage.hit("fault: a doubled connection");
       const twin = this.connect(this.node!, client.manners);
       for (const { topic, group, maxInflight } of client.subscriptions.values()) {
-        const opts = this.groups.find(({ name }) => name === group)!.opts;
+        const { opts } = this.places.find((place) => place.topic === topic && place.name === group)!;
         this.world.after(twin.scope, 1, () => twin.subscribe(topic, group, maxInflight, opts));
       }
     }
@@ -496,8 +509,7 @@ class Run {
 
   private delete(node: Node): void {
     const { dice, world, coverage } = this;
-    const topic = dice.pick(this.topics);
-    const { name } = dice.pick(this.groups);
+    const { topic, name } = dice.pick(this.places);
     const whole = dice.chance(60);
     const what = whole ? "a topic" : "a group";
     this.say(whole ? `${topic} is deleted` : `group ${name} of ${topic} is deleted`);
@@ -534,13 +546,13 @@ class Run {
     for (const bus of this.buses) this.world.at(bus.scope, this.world.mono, () => bus.close());
     this.until(() => this.buses.every(({ closed }) => closed), 120_000, "a client of the library does not close");
     const client = this.connect(this.node!, goodManners);
-    for (const topic of this.topics) {
-      for (const { name, opts } of this.groups) client.subscribe(topic, name, 10, opts);
-    }
+    const subscribe = () => {
+      for (const { topic, name, opts } of this.places) client.subscribe(topic, name, 10, opts);
+    };
+    subscribe();
     const retry = () => {
       if (client.status !== "open") return;
-      for (const topic of this.topics)
-        for (const { name, opts } of this.groups) client.subscribe(topic, name, 10, opts);
+      subscribe();
       this.world.after(client.scope, 1000, retry);
     };
     this.world.after(client.scope, 1000, retry);
@@ -550,7 +562,7 @@ class Run {
       () => `never delivered or never settled: ${this.unsettled()}`,
     );
     // Whoever subscribes to a topic makes it, once what is left of the one before is gone.
-    const wanted = this.topics.flatMap((topic) => this.groups.map(({ name }) => `${topic} ${name}`));
+    const wanted = this.places.map(({ topic, name }) => `${topic} ${name}`);
     const missing = () => wanted.find((name) => client.subscriptions.get(name)?.status !== "live");
     this.until(
       () => missing() === undefined && this.unsettled() === undefined && this.checker.deleting() === undefined,
@@ -563,8 +575,9 @@ class Run {
       if (publication.confirmed && publication.stored === undefined)
         this.checker.fail(`${publication.n} was confirmed and is not stored`);
     }
+    for (const topic of this.topics) client.latest(topic, undefined);
     const exports = { open: 0 };
-    for (const topic of this.topics) this.compareExport(topic, exports);
+    for (const topic of new Set(this.places.map(({ topic }) => topic))) this.compareExport(topic, exports);
     this.until(() => exports.open === 0, 20_000, "an export does not end");
     this.until(
       () => client.pending.size === 0,
@@ -581,15 +594,13 @@ class Run {
   }
 
   private unsettled(): string | undefined {
-    for (const topic of this.topics) {
-      for (const { name } of this.groups) {
-        for (const { number, stream } of this.checker.streams()) {
-          if (stream.topic !== topic) continue;
-          const group = this.checker.groups.get(`${number}/${name}`);
-          if (group === undefined) return `${topic}/${stream.partition} has no cursor of ${name}`;
-          if (group.floor < stream.events.length)
-            return `${group.name} stands at ${group.floor} of ${stream.events.length}`;
-        }
+    for (const { topic, name } of this.places) {
+      for (const { number, stream } of this.checker.streams()) {
+        if (stream.topic !== topic) continue;
+        const group = this.checker.groups.get(`${number}/${name}`);
+        if (group === undefined) return `${topic}/${stream.partition} has no cursor of ${name}`;
+        if (group.floor < stream.events.length)
+          return `${group.name} stands at ${group.floor} of ${stream.events.length}`;
       }
     }
     return undefined;
