@@ -64,8 +64,7 @@ export class CatalogActor implements Actor {
 
   private resolve(topic: string, partitions: number | undefined, ref: Ref, env: Env): readonly Effect[] {
     const record = this.byName.get(topic);
-    // Held: the record may have been made a moment ago, by a commit that is being gathered or is on its way to the disk.
-    if (record !== undefined) return [{ type: "reply", to: ref, value: record, hold: true }];
+    if (record !== undefined) return reply(ref, record);
     if (partitions === undefined) return reply(ref, failure("unknown_topic", `there is no topic ${topic}`));
     const made = this.make(topic, partitions, {}, env);
     return "code" in made ? reply(ref, made) : this.write(made, ref, made);
@@ -113,7 +112,7 @@ export class CatalogActor implements Actor {
    */
   private extend(existing: TopicRecord, source: TopicRecord, ref: Ref): readonly Effect[] {
     const missing = [...new Set(source.shards)].filter((shard) => !existing.shards.includes(shard));
-    if (missing.length === 0) return [{ type: "reply", to: ref, value: existing, hold: true }];
+    if (missing.length === 0) return reply(ref, existing);
     if (existing.shards.length + missing.length > partitionsMax) {
       return reply(ref, failure("limit", `${existing.name} cannot have more than ${partitionsMax} partitions`));
     }
@@ -127,10 +126,7 @@ export class CatalogActor implements Actor {
     this.byId.delete(topicId);
     this.byName.delete(record.name);
     this.changed.set(topicId, null);
-    return [
-      { type: "persist", soon: true },
-      { type: "reply", to: ref, value: null, hold: true },
-    ];
+    return [{ type: "persist", soon: true }, ...reply(ref, null)];
   }
 
   private make(name: string, partitions: number, settings: TopicSettings, env: Env) {
@@ -145,10 +141,7 @@ export class CatalogActor implements Actor {
   private write(record: TopicRecord, ref: Ref, answer: Answer): readonly Effect[] {
     this.set(record);
     this.changed.set(record.id, record);
-    return [
-      { type: "persist", soon: true },
-      { type: "reply", to: ref, value: answer, hold: true },
-    ];
+    return [{ type: "persist", soon: true }, ...reply(ref, answer)];
   }
 
   private set(record: TopicRecord): void {
@@ -163,6 +156,7 @@ export class CatalogActor implements Actor {
   }
 }
 
+/** Held: what it says may have been made or removed a moment ago, by a commit that is being gathered or is on its way to the disk. */
 function reply(to: Ref, value: Answer): readonly Effect[] {
-  return [{ type: "reply", to, value }];
+  return [{ type: "reply", to, value, hold: true }];
 }

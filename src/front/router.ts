@@ -254,10 +254,12 @@ export class Router {
   }
 
   private async drop(record: TopicRecord): Promise<null | Failure> {
-    this.unfinished.set(record.id, record);
     const failed = await this.dropEverywhere(record);
     if (failed === null) this.unfinished.delete(record.id);
-    else this.finishLater(failed);
+    else {
+      this.unfinished.set(record.id, record);
+      this.finishLater(failed);
+    }
     return failed;
   }
 

@@ -49,6 +49,24 @@ test("a topic of the same name after a delete is another incarnation, also over 
   assert.is.not(stage.answer<TopicRecord>(resolve("orders")).id, first.id);
 });
 
+test("that a topic is gone is said by nobody before that is stored", () => {
+  const stage = started();
+  const { id } = stage.answer<TopicRecord>(resolve("orders"));
+  stage.answer({ type: "deleteTopic", topic: "orders" });
+  const early = [
+    stage.ask({ type: "forget", topicId: id }),
+    stage.ask({ type: "forget", topicId: id }),
+    stage.ask({ type: "topics", after: "", limit: 10 }),
+    stage.ask({ type: "deleteTopic", topic: "orders" }),
+    stage.ask(resolve("orders", false)),
+  ];
+  assert.equal(
+    early.filter((ref) => stage.answers.has(ref)),
+    [],
+  );
+  assert.is(started(stage).answer<TopicRecord>(resolve("orders")).status, "deleting", "the commit may fail");
+});
+
 test("settings change, the number of partitions does not", () => {
   const stage = started();
   const made = stage.answer<Answers["configure"]>({

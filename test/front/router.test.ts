@@ -151,6 +151,22 @@ test("a deletion that was held up is taken up again until it is finished, whoeve
   assert.is(system.all("drop").length, 6);
 });
 
+test("a deletion that is asked for twice and fails for one of the two is taken up again", async () => {
+  const { clock, system, router, resolve } = setUp();
+  await resolve("t");
+  system.hold("forget");
+  const removals = [router.remove("t"), router.remove("t")];
+  const [failing, ending] = [await system.nth("forget", 0), await system.nth("forget", 1)];
+  ending.answer(null);
+  assert.is(await removals[1], null);
+  failing.answer(failure("unavailable", "its commit failed"));
+  assert.is(isFailure(await removals[0]), true);
+  system.on("forget", () => null);
+  clock.advance(1000);
+  await turns();
+  assert.equal([system.all("drop").length, system.all("forget").length], [3, 3]);
+});
+
 test("a topic that may have been marked is looked for when the catalog does not answer", async () => {
   const { clock, system, router, resolve } = setUp();
   const { record } = await resolve("t");

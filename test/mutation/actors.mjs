@@ -296,6 +296,15 @@ export const actorFaults = [
       "    this.forgetReads();\n  }\n\n  // ------------------------------------------------------------------------------------------------------------- cursor",
     words: ["actors-lease-table"],
   },
+  {
+    name: "catalog-answers-early",
+    fault: "the catalog says that a topic is gone before that is stored",
+    promise: "G10",
+    file: "src/actors/catalog.ts",
+    find: 'return [{ type: "reply", to, value, hold: true }];',
+    replace: 'return [{ type: "reply", to, value }];',
+    words: ["actors-catalog"],
+  },
   // ----------------------------------------------------------------------------------------------------------------- rates
   {
     name: "bucket-lends-what-it-lacks",

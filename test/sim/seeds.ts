@@ -8,4 +8,8 @@ export const seeds: readonly { readonly seed: number; readonly fault: string }[]
     seed: 20169,
     fault: "an ACK that a lease table failed on was answered lease_lost by the tables of other partitions",
   },
+  {
+    seed: 5002196,
+    fault: "a topic was said to be gone before that was stored, and after a failed commit nobody finished its deletion",
+  },
 ];
