@@ -11,6 +11,7 @@ import type { Sample, System, SystemEvents } from "../runtime/system.ts";
 import type { AuthFn } from "./auth.ts";
 import { Budgets } from "./budget.ts";
 import { Counters } from "./counters.ts";
+import { watchGrowth } from "./growth.ts";
 import type { Hall } from "./hall.ts";
 import { createHttp } from "./http.ts";
 import type { InsideEvents, InsideWire } from "./inside.ts";
@@ -114,6 +115,9 @@ export function createFront(options: FrontOptions): Front {
       const unfinished = await router.finishDeletes();
       if (unfinished !== null)
         log.warn("deleted topics are not all gone yet", { code: unfinished.code, reason: unfinished.msg });
+      watchGrowth(hall, () => status !== "running").catch((error: Error) =>
+        log.error("dead letters are not watched any more", faultFields(error)),
+      );
       return ports ? server.listen() : [];
     },
     accept: (peer, pipe) => server.accept(peer, pipe),

@@ -87,6 +87,15 @@ export class Router {
     return flight;
   }
 
+  /** The way anew, if the topic has more partitions by now. Undefined: it has not, or that cannot be told just now. */
+  async grown({ topic, record: { id, shards } }: Route): Promise<Route | undefined> {
+    const record = await this.lookUp(topic, false);
+    if (isFailure(record) || record.id !== id || record.status === "deleting") return undefined;
+    if (record.shards.length === shards.length) return undefined;
+    const route = await this.open(record);
+    return isFailure(route) ? undefined : route;
+  }
+
   /** The route did not lead where it says: the next one who asks finds it anew. A newer route stays. */
   invalidate(route: Route): void {
     if (this.routes.get(route.topic) === route) this.routes.delete(route.topic);

@@ -101,7 +101,7 @@ const backoffMsMin = 50;
 const backoffMsMax = 5000;
 
 export class Subscription {
-  readonly route: Route;
+  route: Route;
   readonly topic: string;
   readonly group: string;
   readonly handle: number;
@@ -246,6 +246,22 @@ export class Subscription {
       if (this.status === "live") this.rejoin(seat.place.partition);
       else if (seat.status === "joined") this.vacate(seat);
     }
+  }
+
+  /** The topic has more partitions than when we joined. */
+  grow(route: Route): void {
+    const known = this.route.partitions.length;
+    if (this.status !== "live" || route.record.id !== this.route.record.id || route.partitions.length <= known) return;
+    this.route = route;
+    for (const place of route.partitions.slice(known)) {
+      const seat = this.sit(place);
+      this.vacate(seat);
+      this.seats.push(seat);
+      this.floors.push(0);
+      this.rejoin(place.partition);
+    }
+    // The only one had all slots, and what it wanted was not noted.
+    if (known === 1) this.slots.want(this.seats[0], this.options.clock.mono());
   }
 
   private rejoin(partition: number): void {

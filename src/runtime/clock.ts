@@ -40,6 +40,6 @@ export function realClock(): Clock {
 }
 
 /** Resolves after so many milliseconds of this clock. */
-export function sleep(clock: Clock, ms: number): Promise<void> {
-  return new Promise((resolve) => void clock.after(ms, resolve));
+export function sleep(clock: Clock, ms: number, options?: { background?: boolean }): Promise<void> {
+  return new Promise((resolve) => void clock.after(ms, resolve, options));
 }

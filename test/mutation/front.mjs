@@ -163,4 +163,13 @@ export const clientFaults = [
     replace: "} else if (this.#options.autoExtend && held.until - now <= 0) {",
     words: ["client-subscriber"],
   },
+  {
+    name: "dead-letters-do-not-grow",
+    fault: "who is subscribed to dead letters does not hear of another partition",
+    promise: "G3",
+    file: "src/front/growth.ts",
+    find: "for (const subscription of [...members.subscriptions]) subscription.grow(grown);",
+    replace: "",
+    words: ["e2e-dead-letters"],
+  },
 ];
