@@ -3,6 +3,7 @@
 // says cannot differ.
 
 import { frameBounds } from "./protocol/bounds.ts";
+import { shardsMax } from "./protocol/lease.ts";
 import type { Rate } from "./protocol/rate.ts";
 import { partitionsMax } from "./protocol/stream.ts";
 
@@ -120,7 +121,7 @@ interface Setting<Value> {
   readonly parse: (text: string) => Value | undefined;
 }
 
-const workersMax = 64;
+const workersMax = shardsMax;
 const payloadBytesMin = 16;
 const frameBytesMin = 1024;
 const frameBytesMax = 64 * mebibyte;

@@ -92,7 +92,7 @@ export interface Env {
   readonly mono: number;
   /** Wall-clock milliseconds: ts, retention, what is persisted. */
   readonly wall: number;
-  /** Raised each time the shard is opened; with a token it names a lease for ever. */
+  /** Another each time that any shard is opened; with a token it names a lease for ever. */
   readonly epoch: number;
   /** Reserves so many consecutive lease tokens of this epoch, shared by all cells of the shard, and gives the first. */
   readonly tokens: (count: number) => number;

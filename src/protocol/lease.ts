@@ -1,5 +1,9 @@
-// The name of a lease: the epoch of the shard and a token counted up within it, so no name is ever given twice. Clients treat it
-// as opaque. Decimal, because V8 writes decimal numbers much faster than any other base and one is written per delivered event.
+// The name of a lease: the epoch of the shard and a token counted up within it, so no name is ever given twice, by no shard: an id
+// that its publisher chose may be of an event in each partition. Clients treat it as opaque. Decimal, because V8 writes decimal
+// numbers much faster than any other base and one is written per delivered event.
+
+/** A data folder has as many as the most workers that it has seen. */
+export const shardsMax = 64;
 
 export interface Lease {
   readonly epoch: number;
@@ -7,6 +11,11 @@ export interface Lease {
 }
 
 const leaseCharsMax = 10 + 1 + 16;
+
+/** What stands for an epoch of a shard in the names of its leases. 32 bits are enough for 67 million epochs of each. */
+export function leaseEpoch(epoch: number, shard: number): number {
+  return (epoch * shardsMax + shard) % 2 ** 32;
+}
 
 export function leaseText(epoch: number, token: number): string {
   return `${epoch}-${token}`;

@@ -5,6 +5,7 @@
 import type { Env, Kinds, Notice, Ref, Sample, Shelf } from "../actors/effects.ts";
 import type { Answer, Message } from "../actors/messages.ts";
 import { type Failure, failure } from "../protocol/failure.ts";
+import { leaseEpoch } from "../protocol/lease.ts";
 import type { ReadResult, ShardStore } from "../store/store.ts";
 import { Cell, type Origin, type Request } from "./cell.ts";
 import type { Clock } from "./clock.ts";
@@ -491,7 +492,7 @@ export function envOver(
   return {
     mono: clock.mono(),
     wall: clock.wall(),
-    epoch: store.epoch,
+    epoch: leaseEpoch(store.epoch, store.shard),
     tokens: (count) => {
       const first = tokens.next;
       tokens.next += count;

@@ -85,6 +85,15 @@ export const actorFaults = [
     words: ["actors-lease"],
   },
   {
+    name: "leases-of-two-shards-alike",
+    fault: "leases of two shards have the same names",
+    promise: "G7",
+    file: "src/protocol/lease.ts",
+    find: "return (epoch * shardsMax + shard) % 2 ** 32;",
+    replace: "return epoch + 0 * shard;",
+    words: ["protocol-lease"],
+  },
+  {
     name: "extension-ignored",
     fault: "an extended lease ends at its first deadline, and two members hold the event",
     promise: "G4",

@@ -2,6 +2,7 @@
 // confirmed or delivered, at its offset, with its id, payload and key; nothing that nobody published; what was settled is settled, and
 // nothing else is; what was deleted is gone; names are remembered; epochs rise.
 
+import { leaseEpoch } from "../../src/protocol/lease.ts";
 import { before, type Facts, type Publish, type TopicLife } from "./facts.ts";
 import { dedupeMs } from "./power-node.ts";
 import type { FoundPartition, View } from "./view.ts";
@@ -142,7 +143,8 @@ class Comparison {
         this.fault(`${place}: delivered ${id} ${brief(payload)}, found ${event?.id} ${brief(event?.payload)}`);
       }
       const shard = this.view.topics.get(topic)?.record.shards[partition] ?? 0;
-      if (this.view.epochs[shard] <= epoch) this.fault(`${place}: a lease had epoch ${epoch}, and it is given again`);
+      if (leaseEpoch(this.view.epochs[shard], shard) <= epoch)
+        this.fault(`${place}: a lease had epoch ${epoch}, and it is given again`);
     }
   }
 

@@ -1,6 +1,6 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { leaseText, parseLease } from "../../src/protocol/lease.ts";
+import { leaseEpoch, leaseText, parseLease, shardsMax } from "../../src/protocol/lease.ts";
 
 test("a lease comes back from its text", () => {
   for (const epoch of [0, 1, 9, 10, 0xffffffff]) {
@@ -12,6 +12,13 @@ test("a lease comes back from its text", () => {
 
 test("two leases never have one text", () => {
   assert.is.not(leaseText(1, 23), leaseText(12, 3));
+});
+
+test("no epoch of any shard stands in the names of two shards or epochs", () => {
+  const epochs = [0, 1, 2, 63, 64, 65, 2 ** 26 - 1];
+  const all = epochs.flatMap((epoch) => Array.from({ length: shardsMax }, (_, shard) => leaseEpoch(epoch, shard)));
+  assert.is(new Set(all).size, all.length);
+  assert.is(Math.max(...all), 0xffffffff);
 });
 
 test("a text that no lease has is not parsed", () => {

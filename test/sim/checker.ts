@@ -120,7 +120,7 @@ export class Checker {
   violation: Violation | undefined;
   private readonly world: World;
   private readonly coverage: Coverage;
-  /** Every lease ever given, by its shard and name. */
+  /** Every lease ever given, by its name. */
   private readonly leases = new Map<string, Lease>();
   /** What each client has asked about leases, by what the tables must be told of it. It may arrive long after it was given up. */
   private readonly asks = new Map<string, SettleAsk[]>();
@@ -483,10 +483,10 @@ export class Checker {
           break;
         }
         case "settleRuns":
-          this.questions.set(question, this.runsArrive(shard, message));
+          this.questions.set(question, this.runsArrive(message));
           break;
         case "extendRuns":
-          for (const lease of this.leasesOf(shard, message.runs))
+          for (const lease of this.leasesOf(message.runs))
             if (lease.open) lease.extends(message.extendMs, this.world.mono);
           break;
         case "leave":
@@ -516,9 +516,7 @@ export class Checker {
     for (const { lease } of hits) {
       if (op === "MODACK") lease.extends(extendMs ?? 0, now);
       else this.settles(lease, op);
-      // In another partition a lease of the same name may be on an event of the same id.
-      const named = lease.group.owner.events[lease.offset].ownId !== undefined;
-      if (op !== "MODACK" && !named && isLibrary(holder)) this.wasHandled(lease, op, holder);
+      if (op !== "MODACK" && isLibrary(holder)) this.wasHandled(lease, op, holder);
     }
     return { op, what: `${op} of ${id} as ${token ?? "its holder"} by ${holder ?? member} at ${cell}`, at: now, hits };
   }
@@ -539,10 +537,10 @@ export class Checker {
       this.fail(`${cell} is told ${JSON.stringify(said)}, which ${holder} has not said`);
   }
 
-  private runsArrive(shard: number, { verb, runs }: MessageOf<"settleRuns">): readonly Settle[] {
+  private runsArrive({ verb, runs }: MessageOf<"settleRuns">): readonly Settle[] {
     const op = ({ ack: "ACK", nack: "NACK", release: "RELEASE" } as const)[verb];
     const at = this.world.mono;
-    return [...this.leasesOf(shard, runs)].map((lease) => {
+    return [...this.leasesOf(runs)].map((lease) => {
       const what = `${op} of ${lease.group.name}:${lease.offset} as ${lease.token}`;
       const again = lease.settling === "acked";
       const hits = lease.open ? [{ lease, sure: !lease.over(at) }] : [];
@@ -661,10 +659,10 @@ export class Checker {
     }
   }
 
-  private *leasesOf(shard: number, runs: readonly LeaseRun[]): Generator<Lease> {
+  private *leasesOf(runs: readonly LeaseRun[]): Generator<Lease> {
     for (const { epoch, token, count } of runs) {
       for (let i = 0; i < count; i++) {
-        const lease = this.leases.get(`${shard}/${leaseText(epoch, token + i)}`);
+        const lease = this.leases.get(leaseText(epoch, token + i));
         if (lease !== undefined) yield lease;
       }
     }
@@ -707,8 +705,7 @@ export class Checker {
       this.fail(`${what}: ${JSON.stringify(event)} is not what is stored: ${JSON.stringify(known)}`);
     }
     this.trace?.(`    lease ${what} member ${member}${known.ownId === undefined ? "" : ` id ${known.ownId}`}`);
-    const token = `${group.shard}/${ctx.lease}`;
-    if (this.leases.has(token)) this.fail(`${what}: this name of a lease was given before`);
+    if (this.leases.has(ctx.lease)) this.fail(`${what}: this name of a lease was given before`);
     const reason = group.lease(event.offset, {
       token: ctx.lease,
       attempt: ctx.attempt,
@@ -723,7 +720,7 @@ export class Checker {
     });
     if (reason !== undefined) this.fail(`${what}: ${reason}`);
     const lease = group.current(event.offset)!;
-    this.leases.set(token, lease);
+    this.leases.set(ctx.lease, lease);
     this.coverage.hit(ctx.attempt === 1 ? "delivered" : "redelivered");
     if (group.owner.deadLetterOf !== undefined) {
       this.coverage.hit(
@@ -740,10 +737,10 @@ export class Checker {
   /** An EVENT leaves for a client. */
   eventSent(subscription: Subscription, frame: EventFrame): Lease {
     const { name } = subscription.client;
-    const leases = this.leasesOn(frame);
-    const lease = leases.find(({ holder, sent }) => holder === name && !sent) ?? leases[0];
+    const lease = this.leaseOn(frame);
     if (lease === undefined)
       this.fail(`${subscription.name}: an EVENT with the lease ${frame.ctx.lease}, which no table gave`);
+    if (lease.sent) this.fail(`${subscription.name}: a second EVENT with the lease ${lease.token}`);
     lease.subscription = subscription;
     lease.sent = true;
     if (lease.holder !== name)
@@ -946,16 +943,12 @@ export class Checker {
     return all.filter((stream) => stream.topic === topic && stream.partition === partition);
   }
 
-  /** Its topic or group may have been deleted since its table gave it. Tables of other shards may have used the name on an event of this id. */
-  private leasesOn({ topic, group, event, ctx }: EventFrame): readonly Lease[] {
-    const found: Lease[] = [];
-    for (const shard of this.shards.keys()) {
-      const lease = this.leases.get(`${shard}/${ctx.lease}`);
-      if (lease === undefined || lease.offset !== event.offset || lease.group.group !== group) continue;
-      const { owner } = lease.group;
-      if (owner.topic === topic && owner.events[lease.offset].id === event.id) found.push(lease);
-    }
-    return found;
+  /** Its topic or group may have been deleted since its table gave it. */
+  private leaseOn({ topic, group, event, ctx }: EventFrame): Lease | undefined {
+    const lease = this.leases.get(ctx.lease);
+    if (lease === undefined || lease.offset !== event.offset || lease.group.group !== group) return undefined;
+    const { owner } = lease.group;
+    return owner.topic === topic && owner.events[lease.offset].id === event.id ? lease : undefined;
   }
 
   /** What the catalog calls a topic that is being deleted. */

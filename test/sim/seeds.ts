@@ -12,4 +12,9 @@ export const seeds: readonly { readonly seed: number; readonly fault: string }[]
     seed: 5002196,
     fault: "a topic was said to be gone before that was stored, and after a failed commit nobody finished its deletion",
   },
+  { seed: 5014783, fault: "dead letters got a second partition, and their subscriber never heard of it" },
+  {
+    seed: 5031973,
+    fault: "an ACK settled an event of the same id in another partition, whose lease had the same name",
+  },
 ];
