@@ -2,7 +2,8 @@
 // shares no code with the lease tables, the partitions or the front. It hears four things: what reaches the store, what worker
 // threads say and are told, what clients send, and what leaves for a client; it compares each with all that came before.
 
-import type { Answer, LeaseRun, MessageOf } from "../../src/actors/messages.ts";
+import type { Effect, Notice } from "../../src/actors/effects.ts";
+import type { Answer, LeaseRun, Message, MessageOf } from "../../src/actors/messages.ts";
 import { batchOps, decodeServerBatch, eventsHeaderBytes } from "../../src/protocol/batch.ts";
 import { BlockView } from "../../src/protocol/block.ts";
 import { eventId } from "../../src/protocol/event.ts";
@@ -59,8 +60,8 @@ interface Drop {
 interface Seek {
   readonly cell: string;
   readonly shard: number;
-  readonly worker: number;
-  readonly mail: number;
+  /** What is answered. */
+  readonly question: string;
   readonly to: SeekTarget;
   /** Its cursor is stored. */
   done: boolean;
@@ -128,6 +129,7 @@ export class Checker {
   private readonly ownIds = new Map<string, StoredEvent>();
   /** What lease tables are told of leases and have not answered, by worker and number of the request. */
   private readonly questions = new Map<string, readonly Settle[]>();
+  private readonly questionOf = new WeakMap<object, string>();
   /** The leases of each EVENTS frame, by the client that it is for and its header. */
   private readonly batches = new Map<string, Lease[]>();
   /** Which lease table a member has joined. */
@@ -356,10 +358,10 @@ export class Checker {
     if (publication.refused !== undefined && !unsure.has(publication.refused)) {
       this.fail(`${where}: ${n} is stored and was refused with ${publication.refused}`);
     }
-    const lane = `${publication.client}/${number}`;
-    if ((this.lastOf.get(lane) ?? -1) > n)
-      this.fail(`${where}: ${n} is behind ${this.lastOf.get(lane)} of the same client`);
-    this.lastOf.set(lane, n);
+    if (key !== undefined) this.inOrder(`${publication.client}/${number}/${key}`, n, where);
+    // The library lays events out over the partitions that it knows of: between keys they have no order where there are others now.
+    const another = [...this.gone.values()].some((gone) => gone.topic === topic);
+    if (!publication.library || !another) this.inOrder(`${publication.client}/${number}`, n, where);
     if (ownId === undefined) return;
     const name = `${number}/${ownId}`;
     const first = this.ownIds.get(name);
@@ -370,6 +372,12 @@ export class Checker {
     }
     if (first !== undefined) this.coverage.hit("dedupe: stored again after its window");
     this.ownIds.set(name, event);
+  }
+
+  private inOrder(lane: string, n: number, where: string): void {
+    const last = this.lastOf.get(lane) ?? -1;
+    if (last > n) this.fail(`${where}: ${n} is behind ${last} of the same client`);
+    this.lastOf.set(lane, n);
   }
 
   private deadLetterStored(stream: Stream, event: StoredEvent, block: BlockView, index: number, commit: Commit) {
@@ -403,15 +411,15 @@ export class Checker {
     const name = `${stream}/${rest.join("/")}`;
     const number = Number(stream);
     const cell = `group/${name}`;
-    const drop = (this.dropsOf.get(commit) ?? []).find((one) => one.cell === cell && !one.done);
+    const drops = (this.dropsOf.get(commit) ?? []).filter((one) => one.cell === cell && !one.done);
     const before = this.groups.get(name);
-    if (before !== undefined && drop !== undefined) {
+    if (before !== undefined && drops.length > 0) {
       // Made anew in the same commit perhaps.
       this.groups.delete(name);
       this.trace?.(`    ${before.name} is deleted`);
       this.coverage.hit(value === null ? "a group is deleted" : "a group is deleted and made anew at once");
     } else if (before !== undefined && value === null) this.fail(`${before.name} is removed, and nobody deleted it`);
-    if (drop !== undefined) drop.done = true;
+    for (const drop of drops) drop.done = true;
     if (value === null) return;
     const owner = this.shard(shard).streams.get(number);
     if (owner === undefined && this.gone.has(number)) {
@@ -452,47 +460,71 @@ export class Checker {
   // ----------------------------------------------------------------------------------------------------------- the threads
 
   taken(worker: number, { mail }: ToHost): void {
-    for (const { shard, cell, id, message } of mail) {
+    for (const { id, message } of mail) {
       const question = `${worker}/${id}`;
       // Each thread counts from 1.
       this.questions.delete(question);
-      if (!cell.startsWith("group/")) continue;
-      const name = cell.slice("group/".length);
-      const group = this.groups.get(name);
-      switch (message.type) {
-        case "seek":
-          this.trace?.(`    seek ${cell} ${JSON.stringify(message.to)}`);
-          group?.moves(this.world.mono);
-          this.seeks.push({ cell, shard, worker, mail: id, to: { ...message.to, ...this.headOf(cell) }, done: false });
-          break;
-        case "join":
-          this.groupOf.set(message.member, name);
-          this.holders.set(message.member, /from (\S+):\d+/.exec(message.who)?.[1] ?? message.who);
-          break;
-        case "settle":
-          this.questions.set(
-            question,
-            message.entries.map(({ id, ack, lease: token }) =>
-              this.settleArrives(cell, message.member, { op: ack ? "ACK" : "NACK", id, token }),
-            ),
-          );
-          break;
-        case "extend": {
-          const { member, id, lease: token, extendMs } = message;
-          this.questions.set(question, [this.settleArrives(cell, member, { op: "MODACK", id, token, extendMs })]);
-          break;
-        }
-        case "settleRuns":
-          this.questions.set(question, this.runsArrive(message));
-          break;
-        case "extendRuns":
-          for (const lease of this.leasesOf(message.runs))
-            if (lease.open) lease.extends(message.extendMs, this.world.mono);
-          break;
-        case "leave":
-          group?.left(message.member, message.cause, this.world.mono);
-          break;
-        default:
+      this.questionOf.set(message, question);
+    }
+  }
+
+  told(shard: number, cell: string, message: Message | Notice): void {
+    if (!cell.startsWith("group/")) return;
+    const name = cell.slice("group/".length);
+    const group = this.groups.get(name);
+    const question = this.questionOf.get(message) ?? "";
+    switch (message.type) {
+      case "seek":
+        this.trace?.(`    seek ${cell} ${JSON.stringify(message.to)}`);
+        group?.moves(this.world.mono);
+        this.seeks.push({ cell, shard, question, to: { ...message.to, ...this.headOf(cell) }, done: false });
+        break;
+      case "join":
+        this.groupOf.set(message.member, name);
+        this.holders.set(message.member, /from (\S+):\d+/.exec(message.who)?.[1] ?? message.who);
+        break;
+      case "settle":
+        this.questions.set(
+          question,
+          message.entries.map(({ id, ack, lease: token }) =>
+            this.settleArrives(cell, message.member, { op: ack ? "ACK" : "NACK", id, token }),
+          ),
+        );
+        break;
+      case "extend": {
+        const { member, id, lease: token, extendMs } = message;
+        this.questions.set(question, [this.settleArrives(cell, member, { op: "MODACK", id, token, extendMs })]);
+        break;
+      }
+      case "settleRuns":
+        this.questions.set(question, this.runsArrive(message));
+        break;
+      case "extendRuns":
+        for (const lease of this.leasesOf(message.runs))
+          if (lease.open) lease.extends(message.extendMs, this.world.mono);
+        break;
+      case "leave":
+        group?.left(message.member, message.cause, this.world.mono);
+        break;
+      case "dropGroup":
+        this.drops.push({ cell, shard, done: false });
+        group?.moves(this.world.mono);
+        break;
+      default:
+    }
+  }
+
+  /** What a cell decides counts at once, also for what it is told next in the same turn. */
+  decided(effects: readonly Effect[]): void {
+    for (const effect of effects) {
+      if (effect.type !== "signal" || effect.signal.type !== "events") continue;
+      const { member, stream, frames, ends, binary } = effect.signal;
+      let from = 0;
+      for (const end of ends) {
+        const frame = frames.subarray(from, end);
+        if (binary) this.deliveredBatch(stream, member, frame);
+        else this.delivered(stream, member, JSON.parse(decoder.decode(frame)) as EventFrame);
+        from = end;
       }
     }
   }
@@ -611,11 +643,6 @@ export class Checker {
     this.handlers.add(handlerName(facts));
   }
 
-  dropped(shard: number, cell: string): void {
-    this.drops.push({ cell, shard, done: false });
-    this.groups.get(cell.slice("group/".length))?.moves(this.world.mono);
-  }
-
   /** A node is gone. */
   ended(): void {
     for (const group of this.groups.values()) group.gone.clear();
@@ -628,11 +655,11 @@ export class Checker {
   posted(worker: number, { items }: ToFront): void {
     for (const item of items) {
       if (item.type === "answer") {
-        if (this.seeks.length > 0)
-          this.seeks = this.seeks.filter((seek) => seek.worker !== worker || seek.mail !== item.id);
-        const settles = this.questions.get(`${worker}/${item.id}`);
+        const question = `${worker}/${item.id}`;
+        if (this.seeks.length > 0) this.seeks = this.seeks.filter((seek) => seek.question !== question);
+        const settles = this.questions.get(question);
         if (settles === undefined) continue;
-        this.questions.delete(`${worker}/${item.id}`);
+        this.questions.delete(question);
         this.judged(settles, item.answer);
       } else if (item.type === "shardUp") {
         // Also after a full disk, which needs no opening.
@@ -646,15 +673,6 @@ export class Checker {
         this.coverage.hit("a cell is restarted");
         this.forgot ||= this.clockSetForth;
         this.budgets.reset(this.world.mono);
-      } else if (item.type === "signal" && item.signal.type === "events") {
-        const { member, stream, frames, ends, binary } = item.signal;
-        let from = 0;
-        for (const end of ends) {
-          const frame = frames.subarray(from, end);
-          if (binary) this.deliveredBatch(stream, member, frame);
-          else this.delivered(stream, member, JSON.parse(decoder.decode(frame)) as EventFrame);
-          from = end;
-        }
       }
     }
   }

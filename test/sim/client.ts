@@ -12,6 +12,7 @@ import { Scope, type World } from "./world.ts";
 export interface Publication {
   readonly n: number;
   readonly client: number;
+  readonly library: boolean;
   readonly topic: string;
   readonly key: string | undefined;
   readonly ownId: string | undefined;

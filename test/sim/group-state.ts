@@ -373,13 +373,13 @@ export class GroupState {
   /** Whether a move to there, and what members did with what they got meanwhile, gives this cursor. */
   private leadsTo(to: SeekTarget, next: { floor: number; settled: Set<number> }): boolean {
     const { start, events } = this.owner;
-    if (to.kind !== "earliest" && to.kind !== "offset") return next.settled.size === 0;
     const wanted = to.kind === "earliest" ? 0 : (to.offset ?? 0);
     const meanwhile = (offset: number) =>
       !this.matches(offset) ||
       this.deadAnew.has(offset) ||
       (this.leases.get(offset) ?? []).some(({ doubtful, settling }) => doubtful && settling === "acked");
     for (const offset of next.settled) if (!meanwhile(offset)) return false;
+    if (to.kind !== "earliest" && to.kind !== "offset") return true;
     // A position outside of what is stored is taken for its start or its end, which move meanwhile.
     let from = next.floor;
     while (from > 0 && meanwhile(from - 1)) from--;

@@ -1,8 +1,9 @@
 // Worker threads without threads: the real Host behind ports that deliver late, each in a scope that can die at any moment, also in
 // the middle of a turn. Of a turn that is cut short nothing leaves any more, as nothing leaves a thread that is gone.
 
-import type { Kinds } from "../../src/actors/effects.ts";
+import type { Effect, Kinds, Notice } from "../../src/actors/effects.ts";
 import { kinds } from "../../src/actors/kinds.ts";
+import type { Message } from "../../src/actors/messages.ts";
 import type { HostSettings, ToFront, ToHost } from "../../src/runtime/envelope.ts";
 import { Host } from "../../src/runtime/host-core.ts";
 import type { Thread, Threads } from "../../src/runtime/pool.ts";
@@ -15,12 +16,13 @@ export const postMsMax = 2;
 const deathNoticeMsMax = 20;
 
 export interface MachineWatch {
-  /** A host has posted this: it says what its cells decided, in their order. */
+  /** A host has posted this. */
   posted(worker: number, post: ToFront): void;
-  /** A host is about to take this in. */
+  /** A host is about to take this in. Its cells are told when it is their turn. */
   taken(worker: number, post: ToHost): void;
-  /** The lease table of a group is told that the group is deleted. */
-  dropped(shard: number, cell: string): void;
+  /** A cell is told this, and then it has decided so. */
+  told(shard: number, cell: string, message: Message | Notice): void;
+  decided(effects: readonly Effect[]): void;
   /** A thread is gone, and with it all leases of its shards. */
   died(shards: readonly number[]): void;
 }
@@ -205,9 +207,11 @@ export class Machine implements Threads {
             this.options.coverage.hit(`fault: a cell throws (${cell.split("/")[0]})`);
             throw new Error("thrown by the simulator");
           }
-          // Also from the partition whose topic is deleted, which no port shows.
-          if (message.type === "dropGroup") this.options.watch.dropped(shelf.shard, cell);
-          return receive(message, ref, at);
+          const { watch } = this.options;
+          watch.told(shelf.shard, cell, message);
+          const effects = receive(message, ref, at);
+          watch.decided(effects);
+          return effects;
         };
         return made;
       },

@@ -312,7 +312,11 @@ class Run {
         `${client.name} publishes ${n} to ${topic}${key === undefined ? "" : ` key ${key}`}${ownId === undefined ? "" : ` id ${ownId}`}`,
       );
       const opts = { ...(key === undefined ? {} : { key }), ...(ownId === undefined ? {} : { id: ownId }) };
-      client.publish(topic, { n, client: client.id, topic, key, ownId, sentWall: this.world.wall }, opts);
+      client.publish(
+        topic,
+        { n, client: client.id, library: false, topic, key, ownId, sentWall: this.world.wall },
+        opts,
+      );
     }
   }
 
@@ -333,7 +337,7 @@ class Run {
         const key = dice.pick(["k1", "k2", "x", undefined]);
         const n = ++this.lastN;
         this.say(`${bus.name} publishes ${n} to ${topic}${key === undefined ? "" : ` key ${key}`}`);
-        const publication = { n, client: bus.id, topic, key, ownId: undefined, sentWall: world.wall };
+        const publication = { n, client: bus.id, library: true, topic, key, ownId: undefined, sentWall: world.wall };
         world.at(bus.scope, world.mono, () => bus.publish(publication));
       }
     } else if (roll < 75) {
