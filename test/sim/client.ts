@@ -88,7 +88,8 @@ export class SimClient {
   status: "open" | "closed" = "open";
   /** It takes nothing from the wire. */
   frozen = false;
-  private everFrozen = false;
+  /** Or it did so once. */
+  everFrozen = false;
   readonly manners: Manners;
   private readonly world: World;
   private readonly checker: Checker;
@@ -330,7 +331,7 @@ export class SimClient {
   }
 
   private gets(lease: Lease): void {
-    lease.written = !this.everFrozen;
+    lease.written = true;
     this.handle(lease);
   }
 

@@ -59,7 +59,7 @@ export class Lease {
   sent = false;
   /** The socket took it. */
   taken = false;
-  /** Its event was taken by the holder, whose connection always took what it was sent. */
+  /** The holder has it. */
   written = false;
   subscription: Subscription | undefined;
   /** By the first request that reached its table while it could still be settled. */
@@ -82,6 +82,11 @@ export class Lease {
 
   get lost(): boolean {
     return this.lostAt !== undefined;
+  }
+
+  /** The node knows that of all that it sent at once, so not of a part of it that the connection took before it took nothing. */
+  get surelyWritten(): boolean {
+    return this.written && this.subscription?.client.everFrozen !== true;
   }
 
   /** Whether a request that reaches its table now may change something. A deadline that has passed is no obstacle. */
@@ -266,7 +271,7 @@ export class GroupState {
     if (last !== undefined && !facts.seeking) {
       if (!last.over(facts.issuedAt)) return `it is still leased as ${last.token} until ${last.deadlineMin}`;
       const released = last.settling === "released";
-      const uncounted = last.lost || last.left !== undefined || released || !last.written || facts.blurred;
+      const uncounted = last.lost || last.left !== undefined || released || !last.surelyWritten || facts.blurred;
       // Of one that was given while the group moved, nobody knows by which count.
       const counted = last.doubtful ? 0 : uncounted ? last.attempt - 1 : last.attempt;
       if (stored < counted) return `attempt ${last.attempt} ended and was not counted`;
