@@ -1,5 +1,5 @@
-// npm run sim -- --seed N --runs M [--minutes T] [--jobs J] [--trace]: simulates M runs from seed N on, or as many as there is time
-// for, in J processes. A failure prints its seed, the commit, the shortest prefix that still fails and what happened in it. At the end: how often each
+// npm run sim -- --seed N --runs M [--minutes T] [--cpu-hours H] [--jobs J] [--trace]: simulates M runs from seed N on, or as many as
+// there is time for, in J processes. A failure prints its seed, the commit, the shortest prefix that still fails and what happened in it. At the end: how often each
 // fault, code and transition was met; a long run that never met one of those in `expected.ts` fails.
 
 import { execFileSync, spawn } from "node:child_process";
@@ -30,6 +30,7 @@ const { values } = parseArgs({
     seed: { type: "string", default: "1" },
     runs: { type: "string", default: "1000" },
     minutes: { type: "string" },
+    "cpu-hours": { type: "string" },
     jobs: { type: "string", default: String(availableParallelism()) },
     trace: { type: "boolean", default: false },
     chunk: { type: "boolean", default: false },
@@ -80,6 +81,7 @@ function chunk(): Report {
 async function all(): Promise<void> {
   const startedAt = performance.now();
   const until = values.minutes === undefined ? Number.POSITIVE_INFINITY : startedAt + Number(values.minutes) * 60_000;
+  const cpuSecondsMax = Number(values["cpu-hours"] ?? Number.POSITIVE_INFINITY) * 3600;
   const coverage = new Coverage();
   let next = first;
   let done = 0;
@@ -87,7 +89,8 @@ async function all(): Promise<void> {
   let failed: Report["failed"];
   let saidAt = startedAt;
   const worker = async () => {
-    while (next < first + runs && performance.now() < until && failed === undefined) {
+    const goesOn = () => performance.now() < until && cpuSeconds < cpuSecondsMax && failed === undefined;
+    while (next < first + runs && goesOn()) {
       const seed = next;
       const count = Math.min(chunkRuns, first + runs - next);
       next += count;
