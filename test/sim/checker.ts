@@ -643,8 +643,10 @@ export class Checker {
     this.handlers.add(handlerName(facts));
   }
 
-  /** A node is gone. */
+  /** A node is gone. The next one numbers its members from 1. */
   ended(): void {
+    this.groupOf.clear();
+    this.holders.clear();
     for (const group of this.groups.values()) group.gone.clear();
   }
 

@@ -278,9 +278,8 @@ export class GroupState {
     }
     const blocking = this.blocking(offset, facts.issuedAt);
     if (blocking !== undefined && !facts.seeking) return `${blocking} of the same key is not settled`;
+    if (this.gone.has(facts.member)) return `member ${facts.member} has left`;
     const lease = new Lease(this, offset, facts, facts.deadlineAt);
-    // Decided before its member left, in the same turn of the thread.
-    lease.left = this.gone.get(facts.member);
     const leases = this.leases.get(offset);
     if (leases === undefined) this.leases.set(offset, [lease]);
     else leases.push(lease);
