@@ -46,10 +46,21 @@ export function testEntries() {
   return entries;
 }
 
-function benchEntries() {
+/** The benches by their names. */
+function benches() {
   if (!existsSync(join(root, "bench"))) return {};
   const files = readdirSync(join(root, "bench")).filter((file) => file.endsWith(".ts"));
   return Object.fromEntries(files.map((file) => [basename(file, ".ts"), `bench/${file}`]));
+}
+
+/** And the programs that they start. */
+function benchEntries() {
+  const entries = benches();
+  for (const file of readdirSync(join(root, "bench"), { recursive: true })) {
+    const path = file.replaceAll("\\", "/");
+    if (path.endsWith(".entry.ts")) entries[path.replaceAll("/", "-").slice(0, -".ts".length)] = `bench/${path}`;
+  }
+  return entries;
 }
 
 const nodeOptions = {
@@ -254,7 +265,7 @@ async function main([mode, ...names]) {
       return buildBenches();
     case "--run-bench": {
       await buildBenches();
-      for (const name of names.length > 0 ? names : Object.keys(benchEntries())) {
+      for (const name of names.length > 0 ? names : Object.keys(benches())) {
         run(["--enable-source-maps", join("dist-bench", `${name}.js`)]);
       }
       return;

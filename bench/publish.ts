@@ -1,34 +1,23 @@
-// N events into TOPIC over a real socket, in batches, a window of them under way. Latency: from sending a batch to its answer.
+// N events into TOPIC, each confirmed. Latency: from the call to its confirmation. SPEECH is how the client speaks (systems/narthex.ts).
 
-import { BatchClient } from "../test/support/batch-client.ts";
-import { durabilityOf, measure, packOf, report, settings, withNode } from "./support/run.ts";
+import { publishWindow } from "./support/drive.ts";
+import { Latencies } from "./support/latency.ts";
+import { measure } from "./support/measure.ts";
+import { payloadMaker } from "./support/payload.ts";
+import { print, resultOf } from "./support/report.ts";
+import { settings } from "./support/settings.ts";
+import { speechFrom, startNarthex } from "./systems/narthex.ts";
 
 const set = settings();
-
-await withNode(set, async (node) => {
-  const client = await BatchClient.open(node.wsUrl);
-  const handle = await client.handle(set.topic);
-  const latencies = new Float64Array(Math.ceil(set.n / set.batch));
-  let sent = 0;
-  let batches = 0;
-  const lane = async (): Promise<void> => {
-    while (sent < set.n) {
-      const from = sent;
-      const length = Math.min(set.batch, set.n - from);
-      sent += length;
-      const slot = batches++;
-      const t0 = performance.now();
-      const pack = packOf(set, from, length, t0);
-      const { runs } = await client.publish(handle, pack);
-      if (runs.some(({ status }) => status !== "stored"))
-        throw new Error(`a batch was answered ${JSON.stringify(runs)}`);
-      latencies[slot] = performance.now() - t0;
-    }
-  };
-  const lanes = Math.max(1, Math.floor(set.window / set.batch));
-  const measured = await measure(node, async () => {
-    await Promise.all(Array.from({ length: lanes }, lane));
-  });
-  report("publish", set, await durabilityOf(node), set.n, measured, latencies);
-  client.close();
-});
+const { n, warmUp, window, topic } = set;
+const system = await startNarthex(set, speechFrom("thin"));
+const publisher = await system.publisher(topic);
+const make = payloadMaker(set.payloadBytes);
+const latencies = new Latencies(n);
+await publishWindow(publisher, { from: 0, to: warmUp, window, make });
+const measured = await measure(system, () =>
+  publishWindow(publisher, { from: warmUp, to: warmUp + n, window, make, confirmed: (ms) => latencies.add(ms) }),
+);
+print(resultOf("publish", system, set, n, measured, latencies.percentiles()));
+await publisher.close();
+await system.stop();

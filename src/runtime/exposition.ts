@@ -82,6 +82,7 @@ const runtimeHelp: Readonly<Record<string, string>> = {
   commit_bytes: "Bytes of event blocks per commit",
   commit_events: "Events per commit",
   loop_lag_ms: "Lateness of the event loop of a thread in milliseconds since the last scrape, by quantile",
+  cpu_seconds_total: "Processor time of a thread in seconds since it began, where the system tells it by thread",
   mailbox_messages: "Messages that wait for a cell of this worker",
   under_way_messages: "Messages posted to a worker and not yet answered or taken in",
   under_way_bytes: "Bytes posted to a worker and not yet answered or taken in",

@@ -9,7 +9,7 @@ import { type Clock, realClock } from "./clock.ts";
 import { type Crash, exposeControl } from "./control.ts";
 import type { HostSettings, ToHost } from "./envelope.ts";
 import { Host } from "./host-core.ts";
-import { LoopLag } from "./loop-lag.ts";
+import { ThreadMeter } from "./thread-meter.ts";
 
 export interface HostTask {
   readonly settings: HostSettings;
@@ -26,7 +26,7 @@ export async function runResident(
   }: { readonly kinds: Kinds; readonly openStore: (config: StoreConfig, events: StoreEvents) => Store },
 ): Promise<void> {
   const clock = realClock();
-  const lag = new LoopLag();
+  const meter = new ThreadMeter();
   const host: Host = new Host({
     settings,
     kinds,
@@ -39,7 +39,7 @@ export async function runResident(
       take: () => receiveMessageOnPort(data)?.message,
       post: (message, transfer) => data.postMessage(message, transfer),
     },
-    threadSamples: () => lag.samples(`worker-${settings.worker}`),
+    threadSamples: () => meter.samples(`worker-${settings.worker}`),
   });
   data.on("message", (post: ToHost) => host.receive(post));
   exposeControl(control, {
@@ -51,7 +51,7 @@ export async function runResident(
   });
   await new Promise((resolve) => control.once("close", resolve));
   data.close();
-  lag.stop();
+  meter.stop();
 }
 
 /** comlink would hand a throw to the caller and leave a host behind that stopped in the middle of a turn. */

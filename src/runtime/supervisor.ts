@@ -12,11 +12,11 @@ import type { Crash } from "./control.ts";
 import type { HostSettings, Item } from "./envelope.ts";
 import { Link } from "./link.ts";
 import { faultFields, type Logger, reasonOf } from "./log.ts";
-import { LoopLag } from "./loop-lag.ts";
 import { LabelBound, mergeSamples, totalsOf } from "./metrics.ts";
 import { shardsOf, workerOf } from "./placement.ts";
 import { Pool, type Thread, type Threads } from "./pool.ts";
 import type { ShardState, System, SystemEvents } from "./system.ts";
+import { ThreadMeter } from "./thread-meter.ts";
 
 const startMs = 10_000;
 const samplesMs = 2000;
@@ -48,14 +48,14 @@ export function createSystem(options: SystemOptions): Supervisor {
   const { workers, hostUrl, limits, clock, log } = options;
   return new Supervisor(options, {
     threads: () => new Pool({ workers, hostUrl, heapMb: limits.workerHeapMb, clock, log }),
-    lag: () => new LoopLag(),
+    meter: () => new ThreadMeter(),
   });
 }
 
 /** What is real in a node and simulated in a simulator; made when the system starts. */
 export interface Machine {
   threads(): Threads;
-  lag(): { samples(thread: string): readonly Sample[]; stop(): void };
+  meter(): { samples(thread: string): readonly Sample[]; stop(): void };
 }
 
 /** One life of a worker's thread. */
@@ -99,7 +99,7 @@ export class Supervisor implements System {
   private status: "new" | "starting" | "running" | "closing" | "closed" = "new";
   private readonly machine: Machine;
   private threads: Threads | undefined;
-  private lag: ReturnType<Machine["lag"]> | undefined;
+  private meter: ReturnType<Machine["meter"]> | undefined;
   private watcher: Timer | undefined;
   private events: SystemEvents | undefined;
   private started: { resolve(): void; reject(error: Error): void } | undefined;
@@ -135,7 +135,7 @@ export class Supervisor implements System {
     if (this.status !== "new") throw new Error(`a system starts once, this one is ${this.status}`);
     this.status = "starting";
     this.events = events;
-    this.lag = this.machine.lag();
+    this.meter = this.machine.meter();
     this.threads = this.machine.threads();
     const started = new Promise<void>((resolve, reject) => {
       this.started = { resolve, reject };
@@ -339,7 +339,7 @@ export class Supervisor implements System {
     }
     for (const shard of this.records.keys()) this.records[shard].status = "down";
     this.started?.reject(new Error("the node was stopped while it started"));
-    this.lag?.stop();
+    this.meter?.stop();
     this.watcher?.cancel();
     await this.threads?.destroy();
   }
@@ -449,7 +449,7 @@ export class Supervisor implements System {
       samples.push({ name: "shard_up", labels, value: status === "up" ? 1 : 0 });
       samples.push({ name: "cells_failed", labels, value: failedCells.size });
     }
-    return [...samples, ...(this.lag?.samples("front") ?? [])];
+    return [...samples, ...(this.meter?.samples("front") ?? [])];
   }
 
   private slotOf(shard: number): Slot | undefined {

@@ -111,7 +111,7 @@ class Stage implements SystemEvents {
         clock: this.clock,
         log: createLogger("silent", () => undefined, this.clock),
       },
-      { threads: () => threads, lag: () => ({ samples: () => [], stop: () => undefined }) },
+      { threads: () => threads, meter: () => ({ samples: () => [], stop: () => undefined }) },
     );
   }
 

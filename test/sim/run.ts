@@ -194,7 +194,7 @@ class Run {
         clock,
         log,
       },
-      { threads: () => machine, lag: () => ({ samples: () => [], stop: () => undefined }) },
+      { threads: () => machine, meter: () => ({ samples: () => [], stop: () => undefined }) },
     );
     const http = () => undefined;
     const front = createFront({ config, system, clock, log, auth: staticToken(undefined), guarded: false, http });

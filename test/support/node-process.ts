@@ -35,12 +35,14 @@ export interface StartOptions {
   readonly program?: string;
   /** False: positions in stacks are those of the built file, and the start takes a third less of the processor. */
   readonly sourceMaps?: boolean;
+  /** Flags of node itself. */
+  readonly nodeFlags?: readonly string[];
 }
 
 /** Starts and waits for nothing. */
-export function launch({ data, env, args, under, program, sourceMaps = true }: StartOptions) {
+export function launch({ data, env, args, under, program, sourceMaps = true, nodeFlags = [] }: StartOptions) {
   const path = program === undefined ? main : new URL(`./${program}.js`, import.meta.url).pathname;
-  const flags = sourceMaps ? ["--enable-source-maps"] : [];
+  const flags = [...nodeFlags, ...(sourceMaps ? ["--enable-source-maps"] : [])];
   const command = [...(under ?? []), process.execPath, ...flags, path, ...(args ?? [])];
   const child = spawn(command[0], command.slice(1), {
     env: {

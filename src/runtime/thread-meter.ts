@@ -1,12 +1,14 @@
-// How late the event loop of a thread runs, since the last look. monitorEventLoopDelay counts its own interval in.
+// How a thread is doing: how late its event loop runs since the last look (monitorEventLoopDelay counts its own interval in), and how much of
+// a core it has used since it began.
 
+import { readFileSync } from "node:fs";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import type { Sample } from "../actors/effects.ts";
 
 const resolutionMs = 20;
 const quantiles: readonly number[] = [0.5, 0.99, 1];
 
-export class LoopLag {
+export class ThreadMeter {
   private readonly monitor = monitorEventLoopDelay({ resolution: resolutionMs });
 
   constructor() {
@@ -23,10 +25,21 @@ export class LoopLag {
       };
     });
     this.monitor.reset();
-    return samples;
+    return [...samples, ...cpuSamples(thread)];
   }
 
   stop(): void {
     this.monitor.disable();
   }
+}
+
+/** Of the thread that asks. Node counts by process only; Linux tells by thread, elsewhere there is no such number. */
+function cpuSamples(thread: string): Sample[] {
+  let text: string;
+  try {
+    text = readFileSync("/proc/thread-self/schedstat", "utf8");
+  } catch {
+    return [];
+  }
+  return [{ name: "cpu_seconds_total", labels: { thread }, value: Number(text.split(" ")[0]) / 1e9 }];
 }

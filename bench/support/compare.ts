@@ -1,0 +1,54 @@
+// The canonical work by several systems, taking turns (A B C A B C …), so that what else the machine does meets all of them alike. What
+// counts are the ratios within a round.
+
+import { canonical } from "./canonical.ts";
+import { print, type Result, resultOf, spread, table } from "./report.ts";
+import type { Settings } from "./settings.ts";
+import type { System } from "./system.ts";
+
+/** Each is run once in every round; the others are compared with the last one. */
+export async function compare(
+  bench: string,
+  set: Settings,
+  starts: readonly (() => Promise<System>)[],
+): Promise<readonly (readonly Result[])[]> {
+  const rounds: Result[][] = [];
+  for (let round = 0; round < set.pairs; round++) {
+    const results: Result[] = [];
+    for (const start of starts) {
+      const system = await start();
+      const { measured, latency, storedPerEvent } = await canonical(system, set);
+      await system.stop();
+      const result = resultOf(bench, system, set, set.n, measured, latency, {
+        stored_bytes_per_event: storedPerEvent === undefined ? undefined : Math.round(storedPerEvent),
+      });
+      print(result);
+      results.push(result);
+    }
+    rounds.push(results);
+  }
+  console.log(table(head, rounds.flat().map(rowOf)));
+  const last = starts.length - 1;
+  for (let i = 0; i < last; i++) {
+    const names = `${rounds[0][i].system} / ${rounds[0][last].system}`;
+    for (const [what, of] of ratios) {
+      const values = rounds.map((results) => of(results[i]) / of(results[last]));
+      console.log(`${what}, ${names}: ${spread(values)} in ${rounds.length} pairs`);
+    }
+  }
+  return rounds;
+}
+
+const head = ["", "events/s", "server µs", "front", "workers", "client", "p50 ms", "p90", "p99", "p99.9", "max"];
+
+function rowOf({ system, events_per_s, cpu_us_per_event: cpu, p50, p90, p99, p999, max }: Result) {
+  return [system, events_per_s, cpu.server, cpu.front, cpu.workers, cpu.client, p50, p90, p99, p999, max];
+}
+
+const ratios: readonly (readonly [string, (result: Result) => number])[] = [
+  ["server CPU per event", ({ cpu_us_per_event: cpu }) => cpu.server ?? 0],
+  ["client CPU per event", ({ cpu_us_per_event: cpu }) => cpu.client ?? 0],
+  ["events/s", ({ events_per_s: rate }) => rate],
+  ["p50", ({ p50 }) => p50 ?? 0],
+  ["p99", ({ p99 }) => p99 ?? 0],
+];
