@@ -148,6 +148,8 @@ export class Subscription {
       this.leave("unsubscribe");
       return lead;
     }
+    // The group was ended before the answer was there: a seat taken from now on would be left by nobody.
+    if (this.ending !== undefined) return this.ending;
     this.effective = lead.options;
     const others = await Promise.all(
       this.seats

@@ -548,6 +548,26 @@ test("a group that is removed ends its subscription with an ERR that names it", 
     { partitions: 2 },
   ));
 
+test("a group that is removed while it is being joined is joined at no other partition", () =>
+  staged(
+    async ({ url, system }) => {
+      const client = await PlainClient.open(url);
+      system.on("join", ({ member, options }, to) => {
+        const stream = Number(to.cell.split("/")[1]);
+        // The answer to a join waits for its commit; that the group has ended is said at once.
+        system.signal({ type: "ended", member, stream, failure: failure("unknown_topic", "the group was deleted") });
+        const all = { maxAttempts: 5, backoffMs: 0, ordering: "none", filter: null, ephemeral: false } as const;
+        return { resumed: false, floor: 0, end: 0, options: { ...all, ...options } };
+      });
+      assert.is((await client.request({ op: "SUBSCRIBE", topic: "t", group: "g" })).code, "unknown_topic");
+      const members = (type: "join" | "leave") => system.all(type).map(({ message }) => message.member);
+      assert.is(members("join").length, 1);
+      assert.equal(members("leave"), members("join"));
+      await client.close();
+    },
+    { partitions: 4 },
+  ));
+
 test("a PAUSE that a busy worker refused is asked again before its OK, with what is wanted by then", () =>
   staged(async ({ url, system, clock }) => {
     const client = await PlainClient.open(url);

@@ -17,4 +17,8 @@ export const seeds: readonly { readonly seed: number; readonly fault: string }[]
     seed: 5031973,
     fault: "an ACK settled an event of the same id in another partition, whose lease had the same name",
   },
+  {
+    seed: 20013622,
+    fault: "whoever was joining a group while it was deleted left members behind, and one was to get an event alone",
+  },
 ];
