@@ -501,7 +501,7 @@ export class Checker {
         break;
       case "extendRuns":
         for (const lease of this.leasesOf(message.runs))
-          if (lease.open) lease.extends(message.extendMs, this.world.mono);
+          if (lease.extensible) lease.extends(message.extendMs, this.world.mono);
         break;
       case "leave":
         group?.left(message.member, message.cause, this.world.mono);
@@ -539,7 +539,8 @@ export class Checker {
     const hits: Hit[] = [];
     for (const offset of group?.owner.byId.get(id) ?? []) {
       const lease = group?.current(offset);
-      if (lease?.open && (token === undefined ? lease.member === member : lease.token === token))
+      const counts = op === "MODACK" ? lease?.extensible : lease?.open;
+      if (lease !== undefined && counts && (token === undefined ? lease.member === member : lease.token === token))
         hits.push({ lease, sure: !lease.over(now) });
     }
     const tokens = hits.map(({ lease }) => lease.token).join(" ");

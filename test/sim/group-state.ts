@@ -89,10 +89,16 @@ export class Lease {
     return this.written && this.subscription?.client.everFrozen !== true;
   }
 
-  /** Whether a request that reaches its table now may change something. A deadline that has passed is no obstacle. */
+  /** Whether a request that reaches its table now may settle it. A deadline that has passed is no obstacle, also where its member left after that. */
   get open(): boolean {
-    const { settling, left, lost, group, offset } = this;
-    return settling === undefined && left === undefined && !lost && group.current(offset) === this;
+    const { settling, left, lost, group, offset, deadlineMin } = this;
+    const gone = left !== undefined && left.at < deadlineMin;
+    return settling === undefined && !gone && !lost && group.current(offset) === this;
+  }
+
+  /** Whether one may extend it: it goes on with its member, or not at all. */
+  get extensible(): boolean {
+    return this.open && this.left === undefined;
   }
 
   extended(deadlineAt: number, now: number): void {
