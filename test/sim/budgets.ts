@@ -8,7 +8,7 @@ const aheadMs = 20 + 100;
 
 interface Use {
   readonly rate: Rate;
-  readonly lent: number;
+  lent: number;
   readonly spans: [from: number, to: number][];
 }
 
@@ -21,7 +21,11 @@ export class Budgets {
     if (rate === "off") return;
     const known = this.uses.get(budget);
     if (known === undefined) this.uses.set(budget, { rate, lent, spans: [[from, to]] });
-    else known.spans.push([from, to]);
+    else {
+      // More groups are made as time goes by.
+      known.lent = Math.max(known.lent, lent);
+      known.spans.push([from, to]);
+    }
   }
 
   /** Buckets may have been lost: they begin full again. */

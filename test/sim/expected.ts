@@ -38,7 +38,7 @@ export const expected: readonly string[] = [
   "fault: the library's connection vanishes",
   "a worker is ended for standing still",
   "a group is deleted",
-  "a group is deleted and made anew at once",
+  "a group is joined while its end is being stored",
   "a group is stored behind the end of its topic",
   "a partition is deleted",
   "a subscription is ended: unknown_topic",

@@ -269,6 +269,7 @@ class Run {
     const client = live.length > 0 ? dice.pick(live) : undefined;
     const roll = dice.below(100);
     if (this.deletion && dice.chance(10)) this.delete(node);
+    else if (this.deletion && dice.chance(3)) this.renew(node, live);
     else if (this.withLibrary && dice.chance(35)) this.useLibrary();
     else if (client === undefined || (roll < 12 && live.length < clientsMax)) this.connect(node);
     else if (roll < 45) this.publish(client);
@@ -301,9 +302,8 @@ class Run {
     return client;
   }
 
-  private publish(client: SimClient): void {
+  private publish(client: SimClient, topic = this.dice.pick(this.topics)): void {
     const { dice } = this;
-    const topic = dice.pick(this.topics);
     for (let i = dice.below(6); i >= 0; i--) {
       const key = dice.pick(["k1", "k2", "x", undefined]);
       const ownId = dice.chance(20) ? `own-${dice.below(4)}` : undefined;
@@ -512,15 +512,39 @@ class Run {
   }
 
   private delete(node: Node): void {
-    const { dice, world, coverage } = this;
+    const { dice } = this;
     const { topic, name } = dice.pick(this.places);
-    const whole = dice.chance(60);
-    const what = whole ? "a topic" : "a group";
-    this.say(whole ? `${topic} is deleted` : `group ${name} of ${topic} is deleted`);
+    this.end(node, topic, dice.chance(60) ? undefined : name);
+  }
+
+  /** A group ends while a commit is under way, so that its end waits for the next one, and whoever joins it waits for that. */
+  private renew(node: Node, live: readonly SimClient[]): void {
+    const held = live
+      .flatMap((client) => [...client.subscriptions.values()])
+      .find(({ topic }) => this.topics.includes(topic));
+    if (held === undefined) return;
+    const { topic, group } = held;
+    const next = this.connect(node);
+    this.storage.weather.slowMs = 50;
+    this.publish(next, topic);
+    this.publish(next, topic);
+    this.world.after(next.scope, 20, () => {
+      this.end(node, topic, group);
+      this.say(`${next.name} subscribes to ${topic} as ${group} at once`);
+      this.coverage.hit("a group is joined while its end is being stored");
+      next.subscribe(topic, group, 2, this.places.find((place) => place.topic === topic && place.name === group)!.opts);
+    });
+  }
+
+  /** Deletes a topic or a group of it. */
+  private end(node: Node, topic: string, group: string | undefined): void {
+    const { world, coverage } = this;
+    const what = group === undefined ? "a topic" : "a group";
+    this.say(group === undefined ? `${topic} is deleted` : `group ${group} of ${topic} is deleted`);
     coverage.hit(`deletion of ${what}: asked for`);
     world.at(node.scope, world.mono, () => {
       const { router } = node.front;
-      void (whole ? router.remove(topic) : router.removeGroup(topic, name)).then((failed) => {
+      void (group === undefined ? router.remove(topic) : router.removeGroup(topic, group)).then((failed) => {
         this.say(`    ${what} is deleted: ${failed?.code ?? "OK"}`);
         coverage.hit(`deletion of ${what}: ${failed?.code ?? "OK"}`);
       });
