@@ -5,6 +5,7 @@ import { canonical } from "./canonical.ts";
 import { print, type Result, resultOf, spread, table } from "./report.ts";
 import type { Settings } from "./settings.ts";
 import type { System } from "./system.ts";
+import { warmMemory } from "./warm.ts";
 
 /** Each is run once in every round; the others are compared with the last one. */
 export async function compare(
@@ -16,6 +17,7 @@ export async function compare(
   for (let round = 0; round < set.pairs; round++) {
     const results: Result[] = [];
     for (const start of starts) {
+      warmMemory();
       const system = await start();
       const { measured, latency, storedPerEvent } = await canonical(system, set);
       await system.stop();
