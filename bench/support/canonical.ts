@@ -1,7 +1,7 @@
 // The work we stand for: each event published, stored, leased, received and acknowledged.
 
 import { within } from "../../test/support/deadline.ts";
-import { Arrivals, publishWindow } from "./drive.ts";
+import { Arrivals, publishPaced, publishWindow } from "./drive.ts";
 import { Latencies, type Percentiles } from "./latency.ts";
 import { type Measured, measure } from "./measure.ts";
 import { payloadMaker } from "./payload.ts";
@@ -12,12 +12,13 @@ const patienceMs = 300_000;
 
 export interface Canonical {
   readonly measured: Measured;
-  /** From the call of publish to the event's arrival at the consumer. */
+  /** From the call of publish, or the time when it was due, to the event's arrival at the consumer. */
   readonly latency: Percentiles;
   readonly storedPerEvent: number | undefined;
 }
 
-export async function canonical(system: System, set: Settings): Promise<Canonical> {
+/** At `perSecond`, where it is given, or as fast as a full window goes. */
+export async function canonical(system: System, set: Settings, perSecond?: number): Promise<Canonical> {
   const { n, warmUp, window, topic } = set;
   const total = warmUp + n;
   const latencies = new Latencies(n);
@@ -28,7 +29,11 @@ export async function canonical(system: System, set: Settings): Promise<Canonica
   await publishWindow(publisher, { from: 0, to: warmUp, window, make });
   await within(patienceMs, "the warm-up arrives", arrivals.until(warmUp));
   const measured = await measure(system, async () => {
-    const published = publishWindow(publisher, { from: warmUp, to: total, window, make });
+    const work = { from: warmUp, to: total, make };
+    const published =
+      perSecond === undefined
+        ? publishWindow(publisher, { ...work, window })
+        : publishPaced(publisher, { ...work, perSecond });
     await within(patienceMs, "every event is confirmed", published);
     await within(patienceMs, "every event arrives", arrivals.until(total));
     await within(patienceMs, "every ack is confirmed", consumer.settled());

@@ -7,38 +7,56 @@ import type { Settings } from "./settings.ts";
 import type { System } from "./system.ts";
 import { warmMemory } from "./warm.ts";
 
-/** Each is run once in every round; the others are compared with the last one. */
+export interface CompareOptions {
+  /** Which one is divided by which; otherwise each by the last one. */
+  readonly pairs?: readonly Pair[];
+  /** Events are published at this pace; otherwise as fast as a full window goes. */
+  readonly perSecond?: number | undefined;
+}
+
+type Pair = readonly [number, number];
+
+/** Each is run once in every round. */
 export async function compare(
   bench: string,
   set: Settings,
   starts: readonly (() => Promise<System>)[],
+  options: CompareOptions = {},
 ): Promise<readonly (readonly Result[])[]> {
+  const { perSecond, pairs = starts.slice(1).map((_, i): Pair => [i, starts.length - 1]) } = options;
   const rounds: Result[][] = [];
   for (let round = 0; round < set.pairs; round++) {
     const results: Result[] = [];
     for (const start of starts) {
       warmMemory();
-      const system = await start();
-      const { measured, latency, storedPerEvent } = await canonical(system, set);
-      await system.stop();
-      const result = resultOf(bench, system, set, set.n, measured, latency, {
-        stored_bytes_per_event: storedPerEvent === undefined ? undefined : Math.round(storedPerEvent),
-      });
+      const result = await runOne(bench, set, await start(), perSecond);
       print(result);
       results.push(result);
     }
     rounds.push(results);
   }
   console.log(table(head, rounds.flat().map(rowOf)));
-  const last = starts.length - 1;
-  for (let i = 0; i < last; i++) {
-    const names = `${rounds[0][i].system} / ${rounds[0][last].system}`;
+  for (const [over, under] of pairs) {
+    const names = `${rounds[0][over].system} / ${rounds[0][under].system}`;
     for (const [what, of] of ratios) {
-      const values = rounds.map((results) => of(results[i]) / of(results[last]));
+      const values = rounds.map((results) => of(results[over]) / of(results[under]));
       console.log(`${what}, ${names}: ${spread(values)} in ${rounds.length} pairs`);
     }
   }
   return rounds;
+}
+
+async function runOne(bench: string, set: Settings, system: System, perSecond: number | undefined): Promise<Result> {
+  try {
+    const { measured, latency, storedPerEvent } = await canonical(system, set, perSecond);
+    return resultOf(bench, system, set, set.n, measured, latency, {
+      version: system.version,
+      per_second: perSecond,
+      stored_bytes_per_event: storedPerEvent === undefined ? undefined : Math.round(storedPerEvent),
+    });
+  } finally {
+    await system.stop();
+  }
 }
 
 const head = ["", "events/s", "server µs", "front", "workers", "client", "p50 ms", "p90", "p99", "p99.9", "max"];

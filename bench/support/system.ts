@@ -35,6 +35,8 @@ export interface System {
   readonly name: string;
   /** What a confirmed publish means, in words. */
   readonly durability: string;
+  /** Of a program that is not built here. */
+  readonly version?: string;
   publisher(topic: string): Promise<Publisher>;
   consumer(options: ConsumerOptions): Promise<Consumer>;
   /** Since its start. */

@@ -1,12 +1,11 @@
 // A node in a process of its own, as `npm start` runs it but without rate limits, and the ways of speaking to it.
 
-import { readdirSync, statSync } from "node:fs";
-import { join } from "node:path";
 import { connect } from "../../src/client/client.ts";
 import { encodePack } from "../../src/protocol/pack.ts";
 import { BatchClient } from "../../test/support/batch-client.ts";
 import { dataFolder, startNode } from "../../test/support/node-process.ts";
 import { mainMicros, processMicros } from "../support/cpu.ts";
+import { folderBytes } from "../support/folder-bytes.ts";
 import { type Payload, payloadBytes } from "../support/payload.ts";
 import type { Settings } from "../support/settings.ts";
 import type { Consumer, ConsumerOptions, Publisher, System } from "../support/system.ts";
@@ -84,16 +83,6 @@ async function workerMicros(http: string): Promise<number> {
     seconds += Number(value);
   }
   return seconds * 1e6;
-}
-
-/** What was written, without what is only prepared: the blocks of a file of zeroes count as well. */
-function folderBytes(folder: string): number {
-  let bytes = 0;
-  for (const name of readdirSync(folder, { recursive: true }) as string[]) {
-    const stat = statSync(join(folder, name));
-    if (stat.isFile()) bytes += stat.size;
-  }
-  return bytes;
 }
 
 const publishers: Record<Speech, (url: string, topic: string, set: Settings) => Promise<Publisher>> = {
