@@ -25,7 +25,7 @@ interface Peer {
   readonly starts: (program: string) => readonly Start[];
 }
 
-const set = settings({ n: 60_000, pairs: 4 });
+const set = settings({ n: 60_000 });
 const perSecond = process.env.RATE === undefined ? undefined : numberFrom("RATE", 0);
 
 const peers: Readonly<Record<string, Peer>> = {
@@ -91,7 +91,9 @@ function draw(rows: ReturnType<typeof medians>): string {
       ours: system === "narthex",
     })),
     footer: [
-      `${set.n} events of ${set.payloadBytes} bytes, window ${set.window}, medians of ${set.pairs} rounds taking turns`,
+      `${set.n} events of ${set.payloadBytes} bytes`,
+      perSecond === undefined ? `window ${set.window}` : `${perSecond}/s`,
+      `medians of ${set.pairs} rounds taking turns`,
       `${cpus().length} cores`,
       ...new Set(versions),
     ].join(" · "),
