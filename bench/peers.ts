@@ -26,7 +26,7 @@ interface Peer {
 }
 
 const set = settings({ n: 60_000 });
-const perSecond = process.env.RATE === undefined ? undefined : numberFrom("RATE", 0);
+const perSecond = numberFrom("RATE", 0) || undefined;
 
 const peers: Readonly<Record<string, Peer>> = {
   redis: {

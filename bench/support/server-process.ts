@@ -57,8 +57,8 @@ export interface ServerOptions {
   readonly args?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
   readonly cwd: string;
-  /** What it prints when it serves. Without one it is taken to serve at once. */
-  readonly ready?: RegExp;
+  /** What it prints when it serves. */
+  readonly ready: RegExp;
 }
 
 export async function startServer({ program, args = [], env = {}, cwd, ready }: ServerOptions): Promise<ServerProcess> {
@@ -73,14 +73,13 @@ export async function startServer({ program, args = [], env = {}, cwd, ready }: 
     child.on("error", (error) => resolve(error.message));
     child.on("close", (code, signal) => resolve(`ended with ${signal ?? code}`));
   });
-  if (ready !== undefined) {
-    const served = printed(child, ready);
-    const failed = ended.then((how) =>
-      Promise.reject(new Error(`${program} ${how} before it served:\n${served.text()}`)),
-    );
-    await within(startMs, `${program} serves`, Promise.race([served.seen, failed]));
-    failed.catch((error: Error) => error);
-  }
+  const output = printed(child, ready);
+  const failed = ended.then((how) => {
+    throw new Error(`${program} ${how} before it served:\n${output.text()}`);
+  });
+  await within(startMs, `${program} serves`, Promise.race([output.seen, failed]));
+  // From here on its end is what stop() waits for.
+  failed.catch(() => undefined);
   const pid = child.pid as number;
   return {
     micros: () => processMicros(familyOf(pid)),

@@ -28,12 +28,14 @@ export async function startRedis(program: string, set: Settings, appendFsync: Ap
     cwd: folder.path,
     ready: /Ready to accept connections/,
   });
+  // A server that ends in the middle of a bench ends the bench.
+  const open = () => new Redis({ port, retryStrategy: () => null });
   return {
     name: `Redis Streams, ${appendFsync}`,
     durability: durability[appendFsync],
     version: `redis ${versionOf(program)}`,
-    publisher: (topic) => publisher(new Redis(port), topic, set.window),
-    consumer: (options) => consumer(new Redis(port), options),
+    publisher: (topic) => publisher(open(), topic, set.window),
+    consumer: (options) => consumer(open(), options),
     cpu: async () => ({ server: server.micros() }),
     storedBytes: async () => folderBytes(folder.path),
     async stop() {
