@@ -115,6 +115,8 @@ export class Checker {
   /** Hears what happens, in words. */
   trace: ((line: string) => void) | undefined;
   dedupeMs = 0;
+  /** The longest that a thread has stood still. */
+  stoodStillMs = 0;
   connRate: Rate | "off" = "off";
   topicRate: Rate | "off" = "off";
   readonly budgets = new Budgets();
@@ -858,8 +860,8 @@ export class Checker {
     this.coverage.hit("dedupe: duplicate");
     if (ownId === undefined || event.ownId !== ownId)
       this.fail(`${where}: ${n} is no duplicate of ${JSON.stringify(event)}`);
-    // Half a second for the way there and back.
-    if (!this.clockMoved && publication.sentWall - event.storedAt > this.dedupeMs + 500) {
+    // It counts from when the partition hears of its commit: half a second for that and the way there and back, and what stood still.
+    if (!this.clockMoved && publication.sentWall - event.storedAt > this.dedupeMs + 500 + this.stoodStillMs) {
       this.fail(`${where}: ${n} is taken for a duplicate ${publication.sentWall - event.storedAt} ms later`);
     }
   }
