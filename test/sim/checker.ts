@@ -470,6 +470,13 @@ export class Checker {
     }
   }
 
+  /** It begins, perhaps anew and in the middle of a turn: what was told to the one before it is gone, what it is told next is not. */
+  made(shard: number, cell: string): void {
+    const other = (one: Seek | Drop) => cell !== one.cell || shard !== one.shard;
+    this.seeks = this.seeks.filter(other);
+    this.drops = this.drops.filter(other);
+  }
+
   told(shard: number, cell: string, message: Message | Notice): void {
     if (!cell.startsWith("group/")) return;
     const name = cell.slice("group/".length);
@@ -672,9 +679,6 @@ export class Checker {
         this.budgets.reset(this.world.mono);
       } else if (item.type === "cellRestarted") {
         this.groups.get(item.address.cell.slice("group/".length))?.begins(this.world.mono);
-        const other = ({ cell, shard }: Seek | Drop) => cell !== item.address.cell || shard !== item.address.shard;
-        this.seeks = this.seeks.filter(other);
-        this.drops = this.drops.filter(other);
         this.coverage.hit("a cell is restarted");
         this.forgot ||= this.clockSetForth;
         this.budgets.reset(this.world.mono);
