@@ -294,7 +294,8 @@ class Run {
     };
     const { world, checker, coverage } = this;
     const id = ++this.lastClient;
-    const client = new SimClient({ id, world, checker, coverage, front: node.scope, manners: chosen });
+    const unsentBytesMax = this.overrides.limits?.unsentBytesMax ?? 0;
+    const client = new SimClient({ id, world, checker, coverage, front: node.scope, unsentBytesMax, manners: chosen });
     this.clients.push(client);
     this.say(`${client.name} connects`);
     client.connect(node.front);
