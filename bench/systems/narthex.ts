@@ -1,6 +1,6 @@
 // A node in a process of its own, as `npm start` runs it but without rate limits, and the ways of speaking to it.
 
-import { readdirSync, statSync } from "node:fs";
+import { closeSync, openSync, readdirSync, readSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { connect } from "../../src/client/client.ts";
 import { encodePack } from "../../src/protocol/pack.ts";
@@ -9,7 +9,7 @@ import { dataFolder, startNode } from "../../test/support/node-process.ts";
 import { mainMicros, processMicros } from "../support/cpu.ts";
 import { type Payload, payloadBytes } from "../support/payload.ts";
 import type { Settings } from "../support/settings.ts";
-import type { Consumer, ConsumerOptions, Publisher, System } from "../support/system.ts";
+import type { Clients, Consumer, ConsumerOptions, Publisher, System } from "../support/system.ts";
 import { plainConsumer, plainPublisher } from "./plain.ts";
 
 /** `library`: narthex/client. `thin`: binary frames, no more than needed. `plain`: JSON frames of one event each. */
@@ -29,12 +29,14 @@ export interface NarthexSystem extends System {
   readonly data: string;
 }
 
+/** With a folder of its own unless it is given one, which stays then. */
 export async function startNarthex(
   set: Settings,
   speech: Speech = "library",
   env: Readonly<Record<string, string>> = {},
+  kept?: string,
 ): Promise<NarthexSystem> {
-  const folder = dataFolder();
+  const folder = kept === undefined ? dataFolder() : { path: kept, remove: () => undefined };
   const profile = process.env.PROFILE;
   const node = await startNode({
     data: folder.path,
@@ -61,8 +63,7 @@ export async function startNarthex(
     wsUrl: node.wsUrl,
     http: node.http,
     data: folder.path,
-    publisher: (topic) => publishers[speech](node.wsUrl, topic, set),
-    consumer: (options) => consumers[speech](node.wsUrl, options),
+    ...clientsOf(node.wsUrl, set, speech),
     cpu: async () => {
       const workers = await workerMicros(node.http);
       return { server: processMicros([pid]), front: mainMicros(pid), workers };
@@ -76,6 +77,14 @@ export async function startNarthex(
   };
 }
 
+/** From wherever they are. */
+export function clientsOf(url: string, set: Settings, speech: Speech): Clients {
+  return {
+    publisher: (topic) => publishers[speech](url, topic, set),
+    consumer: (options) => consumers[speech](url, options),
+  };
+}
+
 /** From the node's own metrics: which of the process's threads are workers only it can say. */
 async function workerMicros(http: string): Promise<number> {
   const text = await (await fetch(`${http}/metrics`)).text();
@@ -86,14 +95,33 @@ async function workerMicros(http: string): Promise<number> {
   return seconds * 1e6;
 }
 
-/** What was written, without what is only prepared: the blocks of a file of zeroes count as well. */
+/** What was written, without what is only prepared: a file that is made ready is full of zeroes, and so is what is left of the last one. */
 function folderBytes(folder: string): number {
   let bytes = 0;
   for (const name of readdirSync(folder, { recursive: true }) as string[]) {
-    const stat = statSync(join(folder, name));
-    if (stat.isFile()) bytes += stat.size;
+    const path = join(folder, name);
+    const stat = statSync(path);
+    if (stat.isFile()) bytes += writtenBytes(path, stat.size);
   }
   return bytes;
+}
+
+/** Up to the last byte that is not zero. */
+function writtenBytes(path: string, size: number): number {
+  const fd = openSync(path, "r");
+  const chunk = Buffer.alloc(1024 * 1024);
+  try {
+    for (let end = size; end > 0; end -= Math.min(end, chunk.length)) {
+      const length = Math.min(end, chunk.length);
+      readSync(fd, chunk, 0, length, end - length);
+      let last = length - 1;
+      while (last >= 0 && chunk[last] === 0) last--;
+      if (last >= 0) return end - length + last + 1;
+    }
+    return 0;
+  } finally {
+    closeSync(fd);
+  }
 }
 
 const publishers: Record<Speech, (url: string, topic: string, set: Settings) => Promise<Publisher>> = {

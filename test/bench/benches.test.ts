@@ -49,4 +49,48 @@ for (const bench of ["canonical", "plain"]) {
   });
 }
 
+/** Of the measurements of a bench: which they were, in their order. */
+const variants = (results: readonly { readonly variant: string }[]) => results.map(({ variant }) => variant);
+
+/** The bench says what was wanted of this, and whether it was so. */
+function assertGoal(text: string, what: RegExp, goal: string): void {
+  const line = text.split("\n").find((candidate) => what.test(candidate));
+  assert.ok(line !== undefined, `no line of ${what} in:\n${text}`);
+  assert.match(line, new RegExp(`\\d.* · goal ${goal}: (not )?met$`));
+}
+
+test("bench/fanout runs 1 and 10 groups and gives the ratio of their cost", () => {
+  const { results, text } = run("fanout", {});
+  assert.equal(variants(results), ["groups 1", "groups 10"]);
+  assert.match(text, /^fanout: fsync before OK, payload 256 B, window 1000, workers 1$/m);
+  assertGoal(text, /^server CPU per event, 10 groups \/ 1/, "< 4 ×");
+});
+
+test("bench/consumers runs 1 member and 100 and gives the ratio of their rates", () => {
+  const { results, text } = run("consumers", {});
+  assert.equal(variants(results), ["members 1", "members 100"]);
+  assertGoal(text, /^events\/s, 100 members \/ 1/, "≥ 0.7 ×");
+});
+
+test("bench/latency runs at each pace by both systems", () => {
+  const { results, text } = run("latency", { SECONDS: "0.1" });
+  assert.equal(
+    results.map(({ system, variant, n }) => [system, variant, n]),
+    [
+      ["narthex", "2000/s", 200],
+      ["bare path", "2000/s", 200],
+      ["narthex", "20000/s", 2000],
+      ["bare path", "20000/s", 2000],
+    ],
+  );
+  assertGoal(text, /^p50 at 2000\/s, narthex \/ bare path/, "≤ 1.2 ×");
+  assertGoal(text, /^p99 at 2000\/s, narthex \/ bare path/, "≤ 1.5 ×");
+});
+
+test("bench/backlog catches up with what is stored and compares it with the live rate", () => {
+  const { results, text } = run("backlog", {});
+  assert.equal(variants(results), ["catching up", "live"]);
+  assertGoal(text, /^events\/s, catching up \/ live/, "≥ 2 ×");
+});
+
 test.run();
