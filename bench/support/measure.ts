@@ -4,8 +4,12 @@ import { type CpuReading, cpuBetween, type System } from "./system.ts";
 
 export interface Measured {
   readonly ms: number;
-  readonly server: CpuReading;
-  readonly clientMicros: number;
+  /** Of the processor, in microseconds. */
+  readonly used: Used;
+}
+
+export interface Used extends Partial<CpuReading> {
+  readonly client?: number;
 }
 
 export async function measure(system: Pick<System, "cpu">, work: () => Promise<void>): Promise<Measured> {
@@ -15,5 +19,5 @@ export async function measure(system: Pick<System, "cpu">, work: () => Promise<v
   await work();
   const ms = performance.now() - started;
   const used = process.cpuUsage(client);
-  return { ms, server: cpuBetween(before, await system.cpu()), clientMicros: used.user + used.system };
+  return { ms, used: { ...cpuBetween(before, await system.cpu()), client: used.user + used.system } };
 }

@@ -30,8 +30,8 @@ export function resultOf(
   latency?: Percentiles,
   more: Readonly<Record<string, unknown>> = {},
 ): Result {
-  const per = (micros: number | undefined) => (micros === undefined ? undefined : Number((micros / events).toFixed(2)));
-  const { server, front, workers } = measured.server;
+  const per = (micros: number | undefined) => (micros === undefined ? undefined : rounded(micros / events));
+  const { server, front, workers, client } = measured.used;
   return {
     bench,
     system: system.name,
@@ -50,10 +50,15 @@ export function resultOf(
       server: per(server),
       front: per(front),
       workers: per(workers),
-      client: per(measured.clientMicros),
+      client: per(client),
     },
     ...more,
   };
+}
+
+/** To what can be told apart, also where one event takes a thousandth of a microsecond. */
+function rounded(value: number): number {
+  return Math.abs(value) >= 1000 ? Math.round(value) : Number(value.toPrecision(4));
 }
 
 export function print(result: Result): void {
@@ -94,7 +99,7 @@ export function resultTable(results: readonly Result[]): string {
 export function medians(results: readonly Result[]): Result {
   const middle = (values: readonly unknown[]): unknown => {
     const [first] = values;
-    if (typeof first === "number") return Number(median(values as number[]).toFixed(3));
+    if (typeof first === "number") return rounded(median(values as number[]));
     if (typeof first !== "object" || first === null) return first;
     const parts = Object.keys(first).map((name) => [name, middle(values.map((value) => (value as Fields)[name]))]);
     return Object.fromEntries(parts);
