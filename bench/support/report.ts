@@ -30,7 +30,8 @@ export function resultOf(
   latency?: Percentiles,
   more: Readonly<Record<string, unknown>> = {},
 ): Result {
-  const per = (micros: number | undefined) => (micros === undefined ? undefined : rounded(micros / events));
+  const per = (micros: number | undefined) =>
+    micros === undefined || events === 0 ? undefined : rounded(micros / events);
   const { server, front, workers, client } = measured.used;
   return {
     bench,
@@ -65,32 +66,39 @@ export function print(result: Result): void {
   console.log(JSON.stringify(result));
 }
 
-/** The measurements in a table; what they have in common stands above it. */
-export function resultTable(results: readonly Result[]): string {
+const columns = [
+  "events/s",
+  "server µs",
+  "front",
+  "workers",
+  "client",
+  "p50 ms",
+  "p90",
+  "p99",
+  "p99.9",
+  "max",
+  "B/event",
+];
+
+function columnsOf(result: Result): readonly (number | undefined)[] {
+  const { n, events_per_s, cpu_us_per_event: cpu, p50, p90, p99, p999, max } = result;
+  const stored = result.stored_bytes_per_event as number | undefined;
+  const rate = n === 0 ? undefined : events_per_s;
+  return [rate, cpu.server, cpu.front, cpu.workers, cpu.client, p50, p90, p99, p999, max, stored];
+}
+
+/** The measurements in a table; what they have in common stands above it. `more`: fields that only this bench has. */
+export function resultTable(results: readonly Result[], more: readonly string[] = []): string {
   const of = (field: string) => [...new Set(results.map((result) => result[field]))].join(", ");
   const head = `${of("bench")}: ${of("durability")}, payload ${of("payload_bytes")} B, window ${of("window")}, workers ${of("workers")}`;
-  const names = [
-    "",
-    "events/s",
-    "server µs",
-    "front",
-    "workers",
-    "client",
-    "p50 ms",
-    "p90",
-    "p99",
-    "p99.9",
-    "max",
-    "B/event",
-  ];
+  const names = ["", ...columns, ...more.map((field) => field.replaceAll("_", " "))];
   const rows = results.map((result) => {
-    const { system, variant, events_per_s, cpu_us_per_event: cpu, p50, p90, p99, p999, max } = result;
-    const name = variant === undefined ? system : `${system}, ${variant}`;
-    const stored = result.stored_bytes_per_event as number | undefined;
-    return [name, events_per_s, cpu.server, cpu.front, cpu.workers, cpu.client, p50, p90, p99, p999, max, stored];
+    const { system, variant } = result;
+    const own = more.map((field) => result[field] as number | undefined);
+    return [variant === undefined ? system : `${system}, ${variant}`, ...columnsOf(result), ...own];
   });
   // A bench without latencies, or without a server, has no columns of dashes for them.
-  const used = names.map((_, column) => column === 0 || rows.some((row) => row[column] !== undefined));
+  const used = names.map((_, column) => rows.some((row) => row[column] !== undefined));
   const pick = <T>(row: readonly T[]) => row.filter((_, column) => used[column]);
   return `${head}\n${table(pick(names), rows.map(pick))}`;
 }
