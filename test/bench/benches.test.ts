@@ -1,14 +1,14 @@
 // The benches at a small size, so that they cannot rot.
 
 import { spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { text as textOf } from "node:stream/consumers";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import type { Percentiles } from "../../bench/support/latency.ts";
 import type { Result as Printed } from "../../bench/support/report.ts";
+import { dataFolder } from "../support/node-process.ts";
 
 const small = { N: "2000", WARM_UP: "200", TOPIC: "small.bench", WORKERS: "1", PAIRS: "1", MS: "5" };
 /** They wait for processes and disks more than they work, and nobody asks here how fast they are. */
@@ -105,12 +105,13 @@ for (const bench of ["canonical", "plain"]) {
   });
 }
 
-benchTest("bench/cores works with real client processes and draws what came out", ...cores());
-
-function cores(): [string, Record<string, string>, (output: Output) => void] {
-  const folder = mkdtempSync(join(tmpdir(), "narthex-test-"));
-  const svg = join(folder, "cores.svg");
-  const check = ({ results, text }: Output) => {
+const drawing = dataFolder();
+const svg = join(drawing.path, "cores.svg");
+benchTest(
+  "bench/cores works with real client processes and draws what came out",
+  "cores",
+  { WORKERS: "1,2", PROCESSES: "2", N: "600", SVG: svg },
+  ({ results, text }) => {
     assert.equal(
       results.map(({ workers, client_processes, partitions, n }) => [workers, client_processes, partitions, n]),
       [
@@ -128,16 +129,11 @@ function cores(): [string, Record<string, string>, (output: Output) => void] {
     );
     assertGoal(text, /^events\/s, 2 workers \/ 1, client processes 2/, "≥ 0.85 ×");
     const drawn = readFileSync(svg, "utf8");
+    drawing.remove();
     assert.match(drawn, /prefers-color-scheme: dark/);
-    assert.is(
-      drawn.match(/<circle/g)?.length,
-      4 * 2 + 1,
-      "a point for each of them in each of four panels, and a legend",
-    );
-    rmSync(folder, { recursive: true });
-  };
-  return ["cores", { WORKERS: "1,2", PROCESSES: "2", N: "600", SVG: svg }, check];
-}
+    assert.is(drawn.match(/<circle/g)?.length, 4 * 2 + 1, "a point for each in each of four panels, and a legend");
+  },
+);
 
 benchTest("bench/fanout runs 1 and 10 groups and gives the ratio of their cost", "fanout", {}, ({ results, text }) => {
   assert.equal(variants(results), ["groups 1", "groups 10"]);
