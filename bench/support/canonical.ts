@@ -62,6 +62,11 @@ export class Work {
     this.groups = groups;
   }
 
+  /** That were published so far. */
+  get events(): number {
+    return this.published;
+  }
+
   /** Publishes up to this event; resolves when each is confirmed and has come to each group. */
   async advance(to: number, { latencies, perSecond }: Step = {}): Promise<void> {
     const { window } = this.set;

@@ -12,6 +12,7 @@ export function publishWindow(
   publisher: Publisher,
   { from, to, window, make, confirmed }: WindowOptions,
 ): Promise<void> {
+  if (from >= to) return Promise.resolve();
   return new Promise((resolve, reject) => {
     let next = from;
     let underWay = 0;
@@ -46,6 +47,7 @@ export function publishPaced(
   publisher: Publisher,
   { from, to, perSecond, make }: { from: number; to: number; perSecond: number; make: Make },
 ): Promise<void> {
+  if (from >= to) return Promise.resolve();
   return new Promise((resolve, reject) => {
     const started = performance.now();
     const dueAt = (i: number) => started + ((i - from) * 1000) / perSecond;

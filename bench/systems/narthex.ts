@@ -55,6 +55,12 @@ export async function startNarthex(
     },
   });
   const pid = node.child.pid as number;
+  // A bench that fails leaves nothing behind.
+  const abandon = () => {
+    node.child.kill("SIGKILL");
+    folder.remove();
+  };
+  process.once("exit", abandon);
   const durability = set.store === "log" ? "fsync before OK" : "memory";
   return {
     name: speech === "library" ? "narthex" : `narthex (${speech})`,
@@ -70,6 +76,7 @@ export async function startNarthex(
     },
     storedBytes: async () => (set.store === "log" ? folderBytes(folder.path) : undefined),
     async stop() {
+      process.off("exit", abandon);
       // Only an orderly end writes profiles.
       await node.kill(profile === undefined ? "SIGKILL" : "SIGTERM");
       folder.remove();
