@@ -14,7 +14,13 @@ const rounds = await takeTurns(
   set.pairs,
   counts.map(
     (members) => () =>
-      canonicalOnce("consumers", () => startNarthex(set, speech), set, { members }, `members ${members}`),
+      canonicalOnce(
+        "consumers",
+        () => startNarthex(set, speech),
+        set,
+        { members, fromQuiet: true },
+        `members ${members}`,
+      ),
   ),
 );
 printMedians(rounds);

@@ -13,7 +13,8 @@ const counts = numbersFrom("GROUPS", [1, 10]);
 const rounds = await takeTurns(
   set.pairs,
   counts.map(
-    (groups) => () => canonicalOnce("fanout", () => startNarthex(set, speech), set, { groups }, `groups ${groups}`),
+    (groups) => () =>
+      canonicalOnce("fanout", () => startNarthex(set, speech), set, { groups, fromQuiet: true }, `groups ${groups}`),
   ),
 );
 printMedians(rounds);

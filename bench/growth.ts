@@ -5,7 +5,7 @@
 import { dataFolder } from "../test/support/node-process.ts";
 import { Work } from "./support/canonical.ts";
 import { Latencies } from "./support/latency.ts";
-import { measure } from "./support/measure.ts";
+import { measure, quiet } from "./support/measure.ts";
 import { median, medians, print, printGoal, type Result, resultOf, resultTable, spread } from "./support/report.ts";
 import { numberFrom, type Settings, settings } from "./support/settings.ts";
 import { type NarthexSystem, speechFrom, startNarthex } from "./systems/narthex.ts";
@@ -22,6 +22,7 @@ if (marks.length < 2 || set.pairs * slice >= 9 * marks[0])
 const folder = dataFolder();
 const fresh = await start();
 await warm(fresh.system);
+await quiet(fresh.system);
 const lines: Result[][] = [];
 const ways: Result[] = [];
 const work = await Work.start(fresh.system, set, set.n + set.pairs * slice);

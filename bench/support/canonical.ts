@@ -3,7 +3,7 @@
 import { within } from "../../test/support/deadline.ts";
 import { Arrivals, publishPaced, publishWindow } from "./drive.ts";
 import { Latencies, type Percentiles } from "./latency.ts";
-import { type Measured, measure } from "./measure.ts";
+import { type Measured, measure, quiet } from "./measure.ts";
 import { payloadMaker } from "./payload.ts";
 import { print, type Result, resultOf } from "./report.ts";
 import type { Settings } from "./settings.ts";
@@ -102,15 +102,19 @@ export interface Canonical {
 }
 
 /** What is varied of the work, besides its settings. */
-export interface Variation extends Shape, Pick<Step, "perSecond"> {}
+export interface Variation extends Shape, Pick<Step, "perSecond"> {
+  /** Measures a system that has done what it does once after its start. */
+  readonly fromQuiet?: boolean;
+}
 
 export async function canonical(system: System, set: Settings, variation: Variation = {}): Promise<Canonical> {
   const { n, warmUp } = set;
   const total = warmUp + n;
-  const { perSecond, ...shape } = variation;
+  const { perSecond, fromQuiet = false, ...shape } = variation;
   const latencies = new Latencies(n * (shape.groups ?? 1));
   const work = await Work.start(system, set, total, shape);
   await work.advance(warmUp);
+  if (fromQuiet) await quiet(system);
   const measured = await measure(system, async () => {
     await work.advance(total, { latencies, perSecond });
     await work.settled();

@@ -1,5 +1,6 @@
 // One measurement: what the work took in time and on the processor, of the system and of this process, which is the client.
 
+import { setTimeout as sleep } from "node:timers/promises";
 import { type CpuReading, cpuBetween, type System } from "./system.ts";
 
 export interface Measured {
@@ -20,4 +21,19 @@ export async function measure(system: Pick<System, "cpu">, work: () => Promise<v
   const ms = performance.now() - started;
   const used = process.cpuUsage(client);
   return { ms, used: { ...cpuBetween(before, await system.cpu()), client: used.user + used.system } };
+}
+
+const lookMs = 200;
+const looksMax = 50;
+/** Of a core. */
+const quietShare = 0.05;
+
+/** Resolves when the system has nothing left to do, so that what it prepares after its start is not taken for a cost of the events after it. */
+export async function quiet(system: Pick<System, "cpu">): Promise<void> {
+  for (let looks = 0; looks < looksMax; looks++) {
+    const { server: before } = await system.cpu();
+    await sleep(lookMs);
+    const { server: after } = await system.cpu();
+    if (after - before < quietShare * lookMs * 1000) return;
+  }
 }
