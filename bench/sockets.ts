@@ -43,7 +43,11 @@ const result = resultOf("sockets", system, set, 0, { ms, used: {} }, undefined, 
 });
 print(result);
 console.log(resultTable([result], ["connections", "client_processes", "resident_bytes_each", "held_bytes_each"]));
-printGoal("resident bytes of the node for each idle connection", each.resident_bytes_each, { is: "<", bound: 12_000 });
+printGoal("resident bytes of the node for each idle connection", each.resident_bytes_each, {
+  is: "<",
+  bound: 12_000,
+  unit: " B",
+});
 
 async function openUpTo(count: number): Promise<void> {
   while (opened < count) {

@@ -34,7 +34,7 @@ const still = [await idle("made", most), await idle("used", most)];
 printMedians(rounds);
 console.log(resultTable(still, ["resident_bytes_each", "held_bytes_each", "timers_more", "idle_cpu_us_per_s_more"]));
 for (const { variant, resident_bytes_each: each, timers_more: timers } of still as Still[]) {
-  printGoal(`${variant}, resident bytes for each topic`, each, { is: "<", bound: 2000 });
+  printGoal(`${variant}, resident bytes for each topic`, each, { is: "<", bound: 2000, unit: " B" });
   printGoal(`${variant}, timers for each topic`, timers / most, { is: "<", bound: 0.01 });
 }
 

@@ -200,7 +200,7 @@ benchTest(
   ({ results, text }) => {
     assert.equal(variants(results), ["active 1", "active 40", "idle 40, made", "idle 40, used"]);
     for (const { timers_more: timers } of results.slice(2)) assert.ok(Math.abs(Number(timers)) < 36, "a timer each");
-    assertGoal(text, /^idle 40, made, resident bytes for each topic/, "< 2000");
+    assertGoal(text, /^idle 40, made, resident bytes for each topic/, "< 2000 B");
     assertGoal(text, /^idle 40, used, timers for each topic/, "< 0.01");
   },
 );
@@ -210,7 +210,7 @@ benchTest("bench/sockets opens as many connections as it says", "sockets", { SOC
     results.map(({ variant, connections, client_processes: processes }) => [variant, connections, processes]),
     [["idle connections 300", 300, 1]],
   );
-  assertGoal(text, /^resident bytes of the node for each idle connection/, "< 12000");
+  assertGoal(text, /^resident bytes of the node for each idle connection/, "< 12000 B");
 });
 
 for (const [bench, parts] of Object.entries({
