@@ -9,6 +9,7 @@ import { measure, quiet } from "./support/measure.ts";
 import { payloadMaker } from "./support/payload.ts";
 import { print, printRatioGoal, type Result, resultOf } from "./support/report.ts";
 import { settings } from "./support/settings.ts";
+import { warmMemory } from "./support/warm.ts";
 import { speechFrom, startNarthex } from "./systems/narthex.ts";
 
 const patienceMs = 300_000;
@@ -27,6 +28,7 @@ printRatioGoal("events/s, catching up / live", ratios(rounds, "events/s", 0, 1),
 
 async function catchUp(): Promise<Result> {
   const { n, topic, window, payloadBytes } = set;
+  warmMemory();
   const system = await startNarthex(set, speech);
   const publisher = await system.publisher(topic);
   await within(

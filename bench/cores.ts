@@ -11,6 +11,7 @@ import { Latencies } from "./support/latency.ts";
 import { measure, quiet } from "./support/measure.ts";
 import { medians, print, printRatioGoal, type Result, resultOf, spread } from "./support/report.ts";
 import { numbersFrom, settings } from "./support/settings.ts";
+import { warmMemory } from "./support/warm.ts";
 import { speechFrom, startNarthex } from "./systems/narthex.ts";
 
 const program = "support-canonical-client.entry";
@@ -47,6 +48,7 @@ async function run({ processes, workers }: Point): Promise<Result> {
   const partitions = Math.ceil(Math.max(...workerCounts) / processes);
   const share = (number: number) => Math.max(1, Math.floor(number / processes));
   const each = { ...set, workers, n: share(set.n), warmUp: share(set.warmUp), window: share(set.window) };
+  warmMemory();
   const system = await startNarthex(each, speech, { PARTITIONS: String(partitions) });
   const clients = Array.from({ length: processes }, () => new Child<ClientAsk, ClientAnswer>(program));
   const url = system.wsUrl;

@@ -14,7 +14,7 @@ const goalPerSecond = 2000;
 for (const perSecond of numbersFrom("RATES", [goalPerSecond, 20_000])) {
   const set = { ...settings({ warmUp: 20_000 }), n: Math.ceil(perSecond * seconds) };
   const starts = [() => startNarthex(set, speech), () => startBare(set)];
-  const rounds = await compare("latency", set, starts, { perSecond, fromQuiet: true }, `${perSecond}/s`);
+  const rounds = await compare("latency", set, starts, { perSecond, fromQuiet: true, variant: `${perSecond}/s` });
   if (perSecond !== goalPerSecond) continue;
   printRatioGoal(`p50 at ${perSecond}/s, narthex / bare path`, ratios(rounds, "p50", 0, 1), { is: "≤", bound: 1.2 });
   printRatioGoal(`p99 at ${perSecond}/s, narthex / bare path`, ratios(rounds, "p99", 0, 1), { is: "≤", bound: 1.5 });

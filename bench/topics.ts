@@ -13,6 +13,7 @@ import { print, printGoal, type Result, resultOf, resultTable } from "./support/
 import { numberFrom, numbersFrom, settings } from "./support/settings.ts";
 import { perOne, startStanding } from "./support/stand.ts";
 import type { Publisher } from "./support/system.ts";
+import { warmMemory } from "./support/warm.ts";
 import { type NarthexSystem, startNarthex } from "./systems/narthex.ts";
 
 const set = settings({ n: 50_000, warmUp: 10_000, pairs: 3 });
@@ -41,6 +42,7 @@ for (const { variant, resident_bytes_each: each, timers_more: timers } of still 
 type Still = Result & ReturnType<typeof perOne>;
 
 async function active(count: number): Promise<Result> {
+  warmMemory();
   const system = await startNarthex(set);
   const client = await connect(system.wsUrl);
   const topics = Array.from({ length: count }, (_, i) => `${set.topic}.${i}`);

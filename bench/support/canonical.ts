@@ -8,6 +8,7 @@ import { payloadMaker } from "./payload.ts";
 import { print, type Result, resultOf } from "./report.ts";
 import type { Settings } from "./settings.ts";
 import type { Clients, Consumer, Publisher, System } from "./system.ts";
+import { warmMemory } from "./warm.ts";
 
 const patienceMs = 300_000;
 
@@ -136,13 +137,19 @@ export async function canonicalOnce(
   variation: Variation = {},
   variant?: string,
 ): Promise<Result> {
+  warmMemory();
   const system = await start();
-  const { measured, latency, storedPerEvent } = await canonical(system, set, variation);
-  await system.stop();
-  const result = resultOf(bench, system, set, set.n, measured, latency, {
-    ...(variant === undefined ? {} : { variant }),
-    stored_bytes_per_event: storedPerEvent === undefined ? undefined : Math.round(storedPerEvent),
-  });
-  print(result);
-  return result;
+  try {
+    const { measured, latency, storedPerEvent } = await canonical(system, set, variation);
+    const result = resultOf(bench, system, set, set.n, measured, latency, {
+      ...(variant === undefined ? {} : { variant }),
+      version: system.version,
+      per_second: variation.perSecond,
+      stored_bytes_per_event: storedPerEvent === undefined ? undefined : Math.round(storedPerEvent),
+    });
+    print(result);
+    return result;
+  } finally {
+    await system.stop();
+  }
 }

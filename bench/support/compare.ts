@@ -22,20 +22,28 @@ export function printMedians(rounds: readonly (readonly Result[])[]): void {
   console.log(resultTable(rounds[0].map((_, i) => medians(rounds.map((results) => results[i])))));
 }
 
-/** The canonical work by several systems; the others are compared with the last one. */
+export interface CompareOptions extends Variation {
+  /** Which one is divided by which; otherwise each by the last one. */
+  readonly pairs?: readonly Pair[];
+  readonly variant?: string;
+}
+
+type Pair = readonly [number, number];
+
+/** The canonical work by several systems. */
 export async function compare(
   bench: string,
   set: Settings,
   starts: readonly (() => Promise<System>)[],
-  variation: Variation = {},
-  variant?: string,
+  options: CompareOptions = {},
 ): Promise<readonly (readonly Result[])[]> {
+  const { variant, pairs = starts.slice(1).map((_, i): Pair => [i, starts.length - 1]), ...variation } = options;
   const rounds = await takeTurns(
     set.pairs,
     starts.map((start) => () => canonicalOnce(bench, start, set, variation, variant)),
   );
   console.log(resultTable(rounds.flat()));
-  for (let i = 0; i < starts.length - 1; i++) printRatios(rounds, i, starts.length - 1);
+  for (const [over, under] of pairs) printRatios(rounds, over, under);
   return rounds;
 }
 

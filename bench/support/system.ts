@@ -41,6 +41,8 @@ export interface System extends Clients {
   readonly name: string;
   /** What a confirmed publish means, in words. */
   readonly durability: string;
+  /** Of a program that is not built here. */
+  readonly version?: string;
   /** Since its start. */
   cpu(): Promise<CpuReading>;
   /** On disk now. */

@@ -1,12 +1,11 @@
 // A node in a process of its own, as `npm start` runs it but without rate limits, and the ways of speaking to it.
 
-import { closeSync, openSync, readdirSync, readSync, statSync } from "node:fs";
-import { join } from "node:path";
 import { connect } from "../../src/client/client.ts";
 import { encodePack } from "../../src/protocol/pack.ts";
 import { BatchClient } from "../../test/support/batch-client.ts";
 import { dataFolder, startNode } from "../../test/support/node-process.ts";
 import { mainMicros, processMicros } from "../support/cpu.ts";
+import { folderBytes } from "../support/folder-bytes.ts";
 import { type Payload, payloadBytes } from "../support/payload.ts";
 import type { Settings } from "../support/settings.ts";
 import type { Clients, Consumer, ConsumerOptions, Publisher, System } from "../support/system.ts";
@@ -100,35 +99,6 @@ async function workerMicros(http: string): Promise<number> {
     seconds += Number(value);
   }
   return seconds * 1e6;
-}
-
-/** What was written, without what is only prepared: a file that is made ready is full of zeroes, and so is what is left of the last one. */
-function folderBytes(folder: string): number {
-  let bytes = 0;
-  for (const name of readdirSync(folder, { recursive: true }) as string[]) {
-    const path = join(folder, name);
-    const stat = statSync(path);
-    if (stat.isFile()) bytes += writtenBytes(path, stat.size);
-  }
-  return bytes;
-}
-
-/** Up to the last byte that is not zero. */
-function writtenBytes(path: string, size: number): number {
-  const fd = openSync(path, "r");
-  const chunk = Buffer.alloc(1024 * 1024);
-  try {
-    for (let end = size; end > 0; end -= Math.min(end, chunk.length)) {
-      const length = Math.min(end, chunk.length);
-      readSync(fd, chunk, 0, length, end - length);
-      let last = length - 1;
-      while (last >= 0 && chunk[last] === 0) last--;
-      if (last >= 0) return end - length + last + 1;
-    }
-    return 0;
-  } finally {
-    closeSync(fd);
-  }
 }
 
 const publishers: Record<Speech, (url: string, topic: string, set: Settings) => Promise<Publisher>> = {

@@ -10,7 +10,15 @@ import type { Percentiles } from "../../bench/support/latency.ts";
 import type { Result as Printed } from "../../bench/support/report.ts";
 import { dataFolder } from "../support/node-process.ts";
 
-const small = { N: "2000", WARM_UP: "200", TOPIC: "small.bench", WORKERS: "1", PAIRS: "1", MS: "5" };
+const small = {
+  N: "2000",
+  WARM_UP: "200",
+  TOPIC: "small.bench",
+  WORKERS: "1",
+  PAIRS: "1",
+  MS: "5",
+  WARM_MEMORY_MB: "1",
+};
 /** They wait for processes and disks more than they work, and nobody asks here how fast they are. */
 const atOnce = 3;
 

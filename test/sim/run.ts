@@ -488,6 +488,7 @@ class Run {
         return;
       case 9: {
         const ms = dice.pick([100, 1000, 6000]);
+        this.checker.stoodStillMs = Math.max(this.checker.stoodStillMs, ms);
         if (dice.chance(30)) {
           this.say(`the front stands still for ${ms} ms`);
           this.coverage.hit("fault: the front stands still");
