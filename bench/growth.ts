@@ -5,7 +5,7 @@
 import { dataFolder } from "../test/support/node-process.ts";
 import { Work } from "./support/canonical.ts";
 import { Latencies } from "./support/latency.ts";
-import { measure, quiet } from "./support/measure.ts";
+import { measure, warmUpToQuiet } from "./support/measure.ts";
 import { median, medians, print, printGoal, type Result, resultOf, resultTable, spread } from "./support/report.ts";
 import { numberFrom, type Settings, settings } from "./support/settings.ts";
 import { type NarthexSystem, speechFrom, startNarthex } from "./systems/narthex.ts";
@@ -22,7 +22,6 @@ if (marks.length < 2 || set.pairs * slice >= 9 * marks[0])
 const folder = dataFolder();
 const fresh = await start();
 await warm(fresh.system);
-await quiet(fresh.system);
 const lines: Result[][] = [];
 const ways: Result[] = [];
 const work = await Work.start(fresh.system, set, set.n + set.pairs * slice);
@@ -73,7 +72,7 @@ async function start(): Promise<{ system: NarthexSystem; ms: number }> {
 async function warm(system: NarthexSystem): Promise<void> {
   const other: Settings = { ...set, topic: `${set.topic}.warm` };
   const work = await Work.start(system, other, set.warmUp);
-  await work.advance(set.warmUp);
+  await warmUpToQuiet(system, set.warmUp, (to) => work.advance(to));
   await work.settled();
   await work.close();
 }

@@ -7,7 +7,7 @@ import { printMedians, takeTurns } from "./support/compare.ts";
 import { processMicros } from "./support/cpu.ts";
 import { publishWindow } from "./support/drive.ts";
 import { Latencies } from "./support/latency.ts";
-import { measure } from "./support/measure.ts";
+import { measure, warmUpToQuiet } from "./support/measure.ts";
 import { payloadMaker } from "./support/payload.ts";
 import { print, printGoal, type Result, resultOf, resultTable } from "./support/report.ts";
 import { numberFrom, numbersFrom, settings } from "./support/settings.ts";
@@ -50,7 +50,12 @@ async function active(count: number): Promise<Result> {
   const { n, warmUp, window } = set;
   // Each topic is made before anything is measured.
   const from = Math.max(warmUp, count);
-  await publishWindow(publisher, { from: 0, to: from, window, make });
+  let next = 0;
+  await warmUpToQuiet(system, from, (to) => {
+    const step = { from: next, to, window, make };
+    next = to;
+    return publishWindow(publisher, step);
+  });
   const latencies = new Latencies(n);
   const confirmed = (ms: number) => latencies.add(ms);
   const measured = await measure(system, () =>

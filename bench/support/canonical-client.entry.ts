@@ -1,4 +1,4 @@
-// One of several client processes that do the canonical work, each on a topic of its own: warms up when it is told where, works when it is told to.
+// One of several client processes that do the canonical work, each on a topic of its own: told where it is, how far to warm up, and when to work.
 
 import { clientsOf, type Speech } from "../systems/narthex.ts";
 import { Work } from "./canonical.ts";
@@ -14,6 +14,7 @@ export type ClientAsk =
       readonly speech: Speech;
       readonly partitioned: boolean;
     }
+  | { readonly type: "warmUp"; readonly to: number }
   | { readonly type: "work" };
 
 export interface ClientAnswer {
@@ -31,13 +32,15 @@ answerWith<ClientAsk, ClientAnswer>(async (ask) => {
   if (ask.type === "prepare") {
     const { url, set, speech, partitioned } = ask;
     const work = await Work.start(clientsOf(url, set, speech), set, set.warmUp + set.n, { partitioned });
-    await work.advance(set.warmUp);
     prepared = { work, set };
   } else {
     if (prepared === undefined) throw new Error("not prepared");
     const { work, set } = prepared;
-    await work.advance(set.warmUp + set.n, { latencies });
-    await work.settled();
+    if (ask.type === "warmUp") await work.advance(ask.to);
+    else {
+      await work.advance(set.warmUp + set.n, { latencies });
+      await work.settled();
+    }
   }
   const { user, system } = process.cpuUsage(before);
   return { latencies: latencies.values, micros: user + system };

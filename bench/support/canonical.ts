@@ -3,7 +3,7 @@
 import { within } from "../../test/support/deadline.ts";
 import { Arrivals, publishPaced, publishWindow } from "./drive.ts";
 import { Latencies, type Percentiles } from "./latency.ts";
-import { type Measured, measure, quiet } from "./measure.ts";
+import { type Measured, measure, warmUpToQuiet } from "./measure.ts";
 import { payloadMaker } from "./payload.ts";
 import { print, type Result, resultOf } from "./report.ts";
 import type { Settings } from "./settings.ts";
@@ -114,8 +114,8 @@ export async function canonical(system: System, set: Settings, variation: Variat
   const { perSecond, fromQuiet = false, ...shape } = variation;
   const latencies = new Latencies(n * (shape.groups ?? 1));
   const work = await Work.start(system, set, total, shape);
-  await work.advance(warmUp);
-  if (fromQuiet) await quiet(system);
+  if (fromQuiet) await warmUpToQuiet(system, warmUp, (to) => work.advance(to));
+  else await work.advance(warmUp);
   const measured = await measure(system, async () => {
     await work.advance(total, { latencies, perSecond });
     await work.settled();

@@ -28,12 +28,27 @@ const looksMax = 50;
 /** Of a core. */
 const quietShare = 0.05;
 
-/** Resolves when the system has nothing left to do, so that what it prepares after its start is not taken for a cost of the events after it. */
+/** Resolves when the system has nothing left to do. */
 export async function quiet(system: Pick<System, "cpu">): Promise<void> {
   for (let looks = 0; looks < looksMax; looks++) {
     const { server: before } = await system.cpu();
     await sleep(lookMs);
     const { server: after } = await system.cpu();
     if (after - before < quietShare * lookMs * 1000) return;
+  }
+}
+
+/**
+ * What a node prepares once after its start must not be taken for a cost of the events after it. A file that is ready is begun with the next
+ * commit, and then the one after it is prepared: so it has to be quiet twice.
+ */
+export async function warmUpToQuiet(
+  system: Pick<System, "cpu">,
+  warmUp: number,
+  advance: (to: number) => Promise<unknown>,
+): Promise<void> {
+  for (const to of [Math.floor(warmUp / 2), warmUp]) {
+    await advance(to);
+    await quiet(system);
   }
 }
