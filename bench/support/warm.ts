@@ -2,8 +2,9 @@
 // would pay for it. So it is used once before each measurement, by a process that ends.
 
 import { spawnSync } from "node:child_process";
+import { numberFrom } from "./settings.ts";
 
-const bytes = 768 * 2 ** 20;
+const bytes = numberFrom("WARM_MEMORY_MB", 768) * 2 ** 20;
 
 export function warmMemory(): void {
   spawnSync(process.execPath, ["-e", `Buffer.alloc(${bytes}, 1)`]);
