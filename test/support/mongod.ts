@@ -45,10 +45,10 @@ export interface MongodOptions {
 }
 
 /** Runs `tests` where there is a mongod. Otherwise they are one test, which is skipped or fails. */
-export async function withMongod(name: string, tests: () => void): Promise<void> {
+export async function withMongod(name: string, tests: () => void | Promise<void>): Promise<void> {
   const found = await findMongod();
   if ("path" in found) {
-    tests();
+    await tests();
   } else if (withoutMongod() === "fail") {
     test(name, () => {
       throw new Error(found.missing);
