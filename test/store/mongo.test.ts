@@ -1,3 +1,4 @@
+import { test } from "uvu";
 import type { Store } from "../../src/store/store.ts";
 import { storeConformance } from "../conformance/store.ts";
 import { openProcess } from "../support/mongo-stores.ts";
@@ -25,3 +26,6 @@ await withMongod("mongo: conformance", async () => {
     end: () => mongod.stop(),
   });
 });
+
+// The suite above runs itself; this is the one that says that it was skipped.
+test.run();

@@ -49,6 +49,6 @@ await withMongod("mongod", () => {
       await mongod.stop();
     }
   });
-
-  test.run();
 });
+
+test.run();

@@ -18,17 +18,21 @@ export interface OpenedStore {
 }
 
 /** As the next process would: the database is looked at first. */
-export async function openProcess(url: string, { workers = 1 } = {}): Promise<OpenedStore> {
+export async function openProcess(
+  url: string,
+  { workers = 1, ...options }: { readonly workers?: number; readonly commitMs?: number } = {},
+): Promise<OpenedStore> {
   const { node } = await openDatabase({ url, workers, clock: realClock() });
-  return openNamed(url, node);
+  return openNamed(url, node, options);
 }
 
 /** Another life of a process that is known. */
-export function openNamed(url: string, node: string): OpenedStore {
+export function openNamed(url: string, node: string, options: { readonly commitMs?: number } = {}): OpenedStore {
   const reports: Reports = { messages: [], damages: [] };
   const store = openMongoStore({
     url,
     node,
+    ...options,
     clock: realClock(),
     report: (message) => void reports.messages.push(message),
     damaged: (damage) => void reports.damages.push(damage),

@@ -12,7 +12,6 @@ import type { EntryCollection } from "./entries.ts";
 import { codeOf, hasLabel, isDuplicate, isPassing, messageOf, storeError } from "./failures.ts";
 import { type Claim, fence, type OwnerDocument, ownersOf } from "./owner.ts";
 
-const commitMsMax = 10_000;
 const waitMsMin = 10;
 const waitMsMax = 500;
 
@@ -25,6 +24,7 @@ export interface CommitAround {
   readonly db: Db;
   readonly session: ClientSession;
   readonly clock: StoreClock;
+  readonly commitMs: number;
   /** Removes what a deleted topic of the same name has left at these offsets; false where it was something else. */
   readonly makeRoom: (events: readonly EventDocument[]) => Promise<boolean>;
 }
@@ -40,8 +40,8 @@ type Ending =
 
 /** Resolves when it is stored at a majority. A rejection is a StoreError: "broken" if nobody knows. */
 export async function commitWrites(writes: Writes, claim: Claim, around: CommitAround): Promise<void> {
-  const { clock } = around;
-  const endsAt = clock.mono() + commitMsMax;
+  const { clock, commitMs } = around;
+  const endsAt = clock.mono() + commitMs;
   let waitMs = waitMsMin;
   let doubt: unknown;
   let madeRoom = false;
@@ -87,12 +87,12 @@ function verdictOf(error: unknown, doubt: unknown, shard: number): StoreError {
   return storeError(error, "refused", `shard ${shard}: a commit was not stored`);
 }
 
-async function tryOnce(writes: Writes, claim: Claim, { db, session }: CommitAround): Promise<Ending> {
+async function tryOnce(writes: Writes, claim: Claim, { db, session, commitMs }: CommitAround): Promise<Ending> {
   session.startTransaction({
     readConcern: { level: "local" },
     writeConcern: { w: "majority", journal: true },
     readPreference: "primary",
-    maxCommitTimeMS: commitMsMax,
+    maxCommitTimeMS: commitMs,
   });
   try {
     const { filter, update } = fence(claim);

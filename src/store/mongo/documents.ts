@@ -4,18 +4,20 @@
 //     topic: "orders", partition: 1, offset: 12,
 //     id: "01a1…", ts: 1795006224969,
 //     key, sid, headers, tags, caused_by           where the event has them
-//     payload: { n: 1 }                            or `text`, where BSON cannot hold it exactly (exact.ts); or `raw`, if it is no text
+//     payload: { n: 1 }                            what can be queried
+//     text: '{"n":1.0}'                            where the payload is not exactly that, or cannot be there at all (exact.ts)
+//     raw                                          in place of both, where it is no text
 //     given: ["id", "ts"]                          which of these two the publisher gave
 //     nth: 0                                       how many events of its block are before it
 //     block: { … } }                               what the block has besides, at its first event
 //
-// The documents are what is stored: whoever changes a payload there changes the event.
+// The documents are what is stored: whoever changes a payload there, or the text where there is one, changes the event.
 
 import type { Binary } from "mongodb";
 import { BlockView, blockHeaderBytes, writeBlockHeader } from "../../protocol/block.ts";
 import { makeId } from "../../protocol/ids.ts";
 import { type Extension, encodeExtension, packFlagExtensions, packHeaderBytes } from "../../protocol/pack.ts";
-import { exactText, exactValue } from "./exact.ts";
+import { bsonValue, exactText } from "./exact.ts";
 import type { Place } from "./queries.ts";
 
 export interface EventDocument {
@@ -98,8 +100,9 @@ type PayloadFields = Pick<EventDocument, "payload" | "text" | "raw">;
 function payloadFields(bytes: Uint8Array, binary: MakeBinary): PayloadFields {
   const text = textOf(bytes);
   if (text === undefined) return { raw: binary(Uint8Array.from(bytes)) };
-  const payload = exactValue(text);
-  return payload === undefined ? { text } : { payload };
+  const valued = bsonValue(text);
+  if (valued === undefined) return { text };
+  return valued.exact ? { payload: valued.value } : { payload: valued.value, text };
 }
 
 function textOf(bytes: Uint8Array): string | undefined {
@@ -133,7 +136,7 @@ function extensionFields(
 const metaNames = ["sid", "headers", "tags", "caused_by"] as const;
 
 function metaFields(meta: string): Partial<EventDocument> {
-  const value = exactValue(meta);
+  const value = bsonValue(meta)?.value;
   if (typeof value !== "object" || value === null || Array.isArray(value)) return { meta };
   const fields = value as Readonly<Record<string, unknown>>;
   return metaText(fields) === meta ? { ...fields } : { meta };

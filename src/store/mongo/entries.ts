@@ -8,7 +8,7 @@
 import type { AnyBulkWriteOperation, Binary, Document } from "mongodb";
 import { partitionOf } from "../../protocol/stream.ts";
 import type { MakeBinary } from "./documents.ts";
-import { exactText, exactValue } from "./exact.ts";
+import { bsonValue, exactText } from "./exact.ts";
 import type { CollectionName } from "./schema.ts";
 
 export type EntryCollection = Extract<CollectionName, "cursors" | "topics" | "partitions">;
@@ -78,8 +78,8 @@ function storedValue(bytes: Uint8Array): { readonly value: unknown } | undefined
     if (error instanceof TypeError) return undefined;
     throw error;
   }
-  const value = exactValue(text);
-  return value === undefined ? undefined : { value };
+  const valued = bsonValue(text);
+  return valued?.exact ? valued : undefined;
 }
 
 function described(key: string, topicOf: (stream: number) => string | undefined): Document {

@@ -11,9 +11,20 @@ export interface MongoStoreOptions extends StoreEvents {
   /** The name of the process, as others see it. */
   readonly node: string;
   readonly clock: StoreClock;
+  /** How long a commit is tried. */
+  readonly commitMs?: number;
 }
 
-export function openMongoStore({ url, node, clock, report, damaged }: MongoStoreOptions): Store {
+const commitMsDefault = 10_000;
+
+export function openMongoStore({
+  url,
+  node,
+  clock,
+  commitMs = commitMsDefault,
+  report,
+  damaged,
+}: MongoStoreOptions): Store {
   const open = new Set<MongoShard>();
   let connecting: Promise<{ driver: Driver; client: MongoClient }> | undefined;
   const connect = async () => {
@@ -26,7 +37,16 @@ export function openMongoStore({ url, node, clock, report, damaged }: MongoStore
       connecting ??= connect();
       const { driver, client } = await connecting;
       const db = client.db(databaseName(url));
-      const opened = await openMongoShard({ shard, node, driver, client, db, clock, events: { report, damaged } });
+      const opened = await openMongoShard({
+        shard,
+        node,
+        driver,
+        client,
+        db,
+        clock,
+        commitMs,
+        events: { report, damaged },
+      });
       open.add(opened);
       return opened;
     },

@@ -59,6 +59,7 @@ export interface MongoShardOptions {
   readonly client: MongoClient;
   readonly db: Db;
   readonly clock: StoreClock;
+  readonly commitMs: number;
   readonly events: StoreEvents;
 }
 
@@ -204,11 +205,12 @@ export class MongoShard implements ShardStore {
       for (const [key, value] of commit.puts) this.learnTopic(key, value);
       const trimmable = await this.trimmable(commit, blocks);
       const writes = this.writesOf(commit, checked, blocks, trimmable);
-      const { db, clock } = this.options;
+      const { db, clock, commitMs } = this.options;
       await commitWrites(writes, this.claim, {
         db,
         session: this.session,
         clock,
+        commitMs,
         makeRoom: (events) => this.makeRoom(events),
       });
       this.claim = { ...this.claim, sequence: this.claim.sequence + 1 };
