@@ -39,7 +39,8 @@ export async function openDatabase({ url, workers, clock }: DatabaseOptions): Pr
     const format = await readFormat(db);
     await makeSchema(db);
     const shards = Math.max(format?.shards ?? 0, workers);
-    if (shards !== format?.shards) await writeFormat(db, shards);
+    // Also where it changes nothing: who may not write learns it here.
+    await writeFormat(db, shards);
     return { shards, node: `${hostname()}:${process.pid}:${clock.nonce(4)}` };
   } catch (error) {
     throw refusal(error, url);

@@ -318,9 +318,13 @@ export class MongoShard implements ShardStore {
       if (!this.oldBlocks.has(block.stream)) this.oldBlocks.set(block.stream, new OldBlocks({ fresh: true }));
       this.oldBlocks.get(block.stream)?.add(oldBlockOf(block));
     }
-    const starts = new Map(commit.trims.map(([stream]) => [stream, this.state.heads.get(stream)?.start]));
+    const before = new Map(
+      commit.trims.map(([stream]) => {
+        return [stream, { start: this.state.heads.get(stream)?.start, end: this.endOf(stream, checked).end }];
+      }),
+    );
     this.state.apply(commit, checked, dropper(trimmable));
-    for (const [stream, before] of starts) {
+    for (const [stream, { start, end }] of before) {
       const facts = this.facts.get(stream);
       const head = this.state.heads.get(stream);
       if (facts === undefined) continue;
@@ -328,8 +332,8 @@ export class MongoShard implements ShardStore {
         this.facts.delete(stream);
         this.oldBlocks.delete(stream);
         this.topics.delete(stream);
-        this.sweepDropped(facts, this.endOf(stream, checked).end);
-      } else if (head.start !== before) {
+        this.sweepDropped(facts, end);
+      } else if (head.start !== start) {
         this.sweep(stream, head.start);
         this.oldBlocks.get(stream)?.drop(head.start);
       }
