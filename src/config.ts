@@ -65,6 +65,8 @@ export interface Limits {
   readonly replayHeldBytesMax: number;
   readonly batchEventsMax: number;
   readonly segmentBytes: number;
+  /** How long a commit to MongoDB is tried. */
+  readonly mongoCommitMs: number;
   readonly workerHeapMb: number | undefined;
   /** A worker that gives no sign of life for so long is ended. */
   readonly workerStuckMs: number;
@@ -98,6 +100,7 @@ const defaultLimits: Limits = {
   replayHeldBytesMax: 128 * mebibyte,
   batchEventsMax: 10_000,
   segmentBytes: 64 * mebibyte,
+  mongoCommitMs: 10_000,
   workerHeapMb: undefined,
   workerStuckMs: 30_000,
 };

@@ -200,7 +200,8 @@ async function openPlace(config: Config, around: LockOptions & { readonly clock:
     }
     case "mongo": {
       const { shards, node } = await openDatabase({ url: mongoUrl, workers, clock });
-      return { shards, store: { kind: "mongo", url: mongoUrl, node }, close: nothing };
+      const commitMs = limits.mongoCommitMs;
+      return { shards, store: { kind: "mongo", url: mongoUrl, node, commitMs }, close: nothing };
     }
     default:
       return store satisfies never;

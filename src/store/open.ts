@@ -8,7 +8,7 @@ import type { Store, StoreClock, StoreEvents } from "./store.ts";
 export type StoreConfig =
   | { kind: "memory" }
   | { kind: "log"; path: string; segmentBytes?: number; lock?: string }
-  | { kind: "mongo"; url: string; node: string };
+  | { kind: "mongo"; url: string; node: string; commitMs: number };
 
 export function openStore(config: StoreConfig, events: StoreEvents, clock: StoreClock): Store {
   switch (config.kind) {

@@ -1,14 +1,17 @@
 // A node on MongoDB: G1 to G11, and what the frames and routes promise, against a real server.
 
+import { readFileSync } from "node:fs";
 import type { MongoClient } from "mongodb";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { features } from "../conformance/features.ts";
 import { guarantees } from "../conformance/guarantees.ts";
 import { slowClientCosts } from "../conformance/slow-client.ts";
+import { runCli } from "../support/cli-process.ts";
 import { eventually } from "../support/deadline.ts";
 import { type Mongod, startMongod, withMongod } from "../support/mongod.ts";
-import { type NodeProcess, runNode, startNode } from "../support/node-process.ts";
+import { startHere } from "../support/node-here.ts";
+import { runNode, startNode } from "../support/node-process.ts";
 import { type Frame, PlainClient } from "../support/plain-client.ts";
 
 let mongod: Mongod;
@@ -17,11 +20,19 @@ let client: MongoClient;
 const start = (url: string, env: Record<string, string> = {}, args: readonly string[] = []) =>
   startNode({ data: "/nowhere", env: { STORE: "mongo", MONGO_URL: url, ...env }, args });
 
-async function replayed(node: NodeProcess, topic: string): Promise<{ id: string; payload: unknown }[]> {
+async function replayed(node: { readonly http: string }, topic: string): Promise<{ id: string; payload: unknown }[]> {
   const response = await fetch(`${node.http}/replay?topic=${topic}&limit=10000`);
   assert.is(response.status, 200);
   return ((await response.json()) as { events: { id: string; payload: unknown }[] }).events;
 }
+
+test("the driver is loaded by those who use it: no program imports it at its start", () => {
+  for (const program of ["main", "host", "narthex"]) {
+    const code = readFileSync(new URL(`./${program}.js`, import.meta.url), "utf8");
+    assert.not.match(code, /^import .*"mongodb"/m);
+    assert.match(code, 'import("mongodb")');
+  }
+});
 
 await withMongod("mongo e2e", async () => {
   mongod = await startMongod();
@@ -53,9 +64,10 @@ await withMongod("mongo e2e", async () => {
 
   test("G11: without its server the node refuses, says why on /health/ready, and goes on by itself when it is back", async () => {
     const alone = await startMongod();
-    const node = await start(`${alone.url()}&serverSelectionTimeoutMS=1000`, { CONN_RATE: "off", TOPIC_RATE: "off" });
+    const mongoUrl = `${alone.url()}&serverSelectionTimeoutMS=500`;
+    const { node, http, ws } = await startHere({ store: "mongo", mongoUrl, limits: { mongoCommitMs: 1500 } });
     try {
-      const publisher = await PlainClient.open(node.wsUrl);
+      const publisher = await PlainClient.open(ws);
       const confirmed: { id: unknown; n: number }[] = [];
       const refusals = new Set<unknown>();
       let going = true;
@@ -74,13 +86,13 @@ await withMongod("mongo e2e", async () => {
       await eventually(5000, "some are stored", () => confirmed.length > 20);
       await alone.members[0].kill("SIGKILL");
       const reasons = await eventually(30_000, "not ready", async () => {
-        const response = await fetch(`${node.http}/health/ready`);
+        const response = await fetch(`${http}/health/ready`);
         return response.status === 503 && ((await response.json()) as { reasons: string[] }).reasons;
       });
       assert.match(reasons.join(), /MongoDB has no primary that answers \(ENOPRIMARY\)/);
       const before = confirmed.length;
       await alone.members[0].restart();
-      await eventually(30_000, "ready", async () => (await fetch(`${node.http}/health/ready`)).status === 200);
+      await eventually(30_000, "ready", async () => (await fetch(`${http}/health/ready`)).status === 200);
       await eventually(10_000, "more are stored", () => confirmed.length > before + 20);
       going = false;
       await load;
@@ -88,13 +100,13 @@ await withMongod("mongo e2e", async () => {
         [...refusals].every((code) => code === "publish_failed" || code === "unavailable"),
         String([...refusals]),
       );
-      const events = await replayed(node, "t");
+      const events = await replayed({ http }, "t");
       const ids = events.map(({ id }) => id);
       assert.is(new Set(ids).size, ids.length, "nothing is stored twice");
       for (const { id } of confirmed) assert.ok(ids.includes(String(id)), `${id} is lost`);
       await publisher.close();
     } finally {
-      await node.kill("SIGKILL");
+      await node.destroy();
       await alone.stop();
     }
   });
@@ -145,6 +157,49 @@ await withMongod("mongo e2e", async () => {
       [1],
     );
     await second.kill("SIGTERM");
+  });
+
+  test("doctor says what a database has and what it lacks", async () => {
+    const there = mongod.url();
+    const doctor = async (mongoUrl: string) => {
+      const env = {
+        STORE: "mongo",
+        MONGO_URL: mongoUrl,
+        WS_PORT: "0",
+        HTTP_PORT: "off",
+        OPS_PORT: "off",
+        REPLAY_PORT: "off",
+      };
+      const { code, out } = await runCli(["doctor"], { url: "http://127.0.0.1:9", env });
+      return { code, out };
+    };
+    const fresh = await doctor(there);
+    assert.match(fresh.out, /^ok {4}mongo: version \d+\.\d+\.\d+, rs0, at 127\.0\.0\.1:\d+$/m);
+    assert.match(fresh.out, /^ok {4}format: nothing in database test-\d+ yet; the first start makes it$/m);
+    assert.match(fresh.out, /^ok {4}indexes: none yet/m);
+    assert.not.match(fresh.out, /fsync|data:/);
+    const db = client.db(new URL(there).pathname.slice(1));
+    assert.equal(await db.listCollections().toArray(), [], "doctor changes nothing");
+    const node = await start(there, { WORKERS: "2" });
+    const running = await doctor(there);
+    assert.match(running.out, /^ok {4}format: version 1, 2 shards$/m);
+    assert.match(running.out, /^ok {4}indexes: all \d+ are there$/m);
+    assert.match(running.out, new RegExp(`^ok {4}owners: .+:${node.child.pid}:[0-9a-f]+ has shards 0, 1;`, "m"));
+    await node.kill("SIGTERM");
+    assert.match((await doctor(there)).out, /^ok {4}owners: nobody has a shard/m);
+    await db.collection("events").dropIndex("id_1");
+    await db.collection("events").dropIndex("topic_1_partition_1_offset_1");
+    await db.collection("events").createIndex({ topic: 1, partition: 1, offset: 1 });
+    const hurt = await doctor(there);
+    assert.match(hurt.out, /^warn {2}indexes: index \{"id":1\} of events is missing; the next start makes it$/m);
+    assert.match(
+      hurt.out,
+      /^FAIL {2}indexes: index \{"topic":1,"partition":1,"offset":1\} of events is not unique: drop it/m,
+    );
+    assert.is(hurt.code, 1);
+    const gone = await doctor("mongodb://me:s3cr3t@127.0.0.1:9/bus?serverSelectionTimeoutMS=300");
+    assert.match(gone.out, /^FAIL {2}mongo: MongoDB at 127\.0\.0\.1:9 cannot be reached/m);
+    assert.not.match(gone.out, "s3cr3t");
   });
 
   test("a start without a server, or with a standalone one, ends with one line that says what to do", async () => {

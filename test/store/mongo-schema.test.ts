@@ -5,6 +5,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { realClock } from "../../src/runtime/clock.ts";
 import { openDatabase } from "../../src/store/mongo/database.ts";
+import { inspectDatabase } from "../../src/store/mongo/inspection.ts";
 import { collectionNames, indexes } from "../../src/store/mongo/schema.ts";
 import { StoreError } from "../../src/store/store.ts";
 import { openProcess } from "../support/mongo-stores.ts";
@@ -160,6 +161,10 @@ await withMongod("mongo schema", () => {
         assert.is(refused.code, "EACCES", refused.message);
         assert.match(refused.message, `grantRolesToUser("<user>", [{ role: "readWrite", db: "${name}" }])`);
       }
+      const rights = async (user: string) => (await inspectDatabase(as(user))).missingRights;
+      assert.equal(await rights("reader"), ["insert", "update", "remove", "createCollection", "createIndex"]);
+      assert.ok((await rights("stranger")).includes("find"));
+      assert.equal([await rights("writer"), (await inspectDatabase(url)).missingRights], [[], []]);
       const wrong = await refusal(open(as("writer", "wr0ng")));
       assert.is(wrong.code, "EAUTH", wrong.message);
       assert.not.match(wrong.message, "wr0ng");

@@ -32,6 +32,7 @@ export function openNamed(url: string, node: string, options: { readonly commitM
   const store = openMongoStore({
     url,
     node,
+    commitMs: 10_000,
     ...options,
     clock: realClock(),
     report: (message) => void reports.messages.push(message),

@@ -12,19 +12,10 @@ export interface MongoStoreOptions extends StoreEvents {
   readonly node: string;
   readonly clock: StoreClock;
   /** How long a commit is tried. */
-  readonly commitMs?: number;
+  readonly commitMs: number;
 }
 
-const commitMsDefault = 10_000;
-
-export function openMongoStore({
-  url,
-  node,
-  clock,
-  commitMs = commitMsDefault,
-  report,
-  damaged,
-}: MongoStoreOptions): Store {
+export function openMongoStore({ url, node, clock, commitMs, report, damaged }: MongoStoreOptions): Store {
   const open = new Set<MongoShard>();
   let connecting: Promise<{ driver: Driver; client: MongoClient }> | undefined;
   const connect = async () => {
