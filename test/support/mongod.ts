@@ -249,6 +249,21 @@ async function initiate(members: readonly MemberProcess[]): Promise<void> {
     await client.close();
   }
   await within(startMs, "the set has a primary", primaryOf(members));
+  // One that still copies its first data could not be elected.
+  await within(startMs, "all members can be elected", Promise.all(members.map(isReady)));
+}
+
+async function isReady({ host }: MemberProcess): Promise<void> {
+  const client = new MongoClient(directUrl(host));
+  try {
+    for (;;) {
+      const { isWritablePrimary, secondary } = await client.db("admin").command({ hello: 1 });
+      if (isWritablePrimary || secondary) return;
+      await pause(pollMs);
+    }
+  } finally {
+    await client.close();
+  }
 }
 
 async function primaryOf(

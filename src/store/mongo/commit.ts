@@ -52,7 +52,7 @@ export async function commitWrites(writes: Writes, claim: Claim, around: CommitA
       case "stored":
         return;
       case "fenced": {
-        const verdict = await settle(claim, around);
+        const verdict = await settle(claim, around, doubt !== undefined);
         if (verdict === "stored") return;
         error = verdict;
         break;
@@ -130,14 +130,18 @@ async function end(session: ClientSession): Promise<void> {
 }
 
 /** Why the first write matched nothing: an earlier try is stored, or somebody else has the shard. */
-async function settle({ shard, epoch, sequence }: Claim, { db, session }: CommitAround): Promise<"stored" | unknown> {
+async function settle(
+  { shard, epoch, sequence }: Claim,
+  { db, session }: CommitAround,
+  mayBeStored: boolean,
+): Promise<"stored" | unknown> {
   let owner: OwnerDocument | null;
   try {
     owner = await ownersOf(db).findOne({ _id: shard }, { session, readConcern: { level: "majority" } });
   } catch (error) {
     return error;
   }
-  if (owner?.epoch === epoch && owner.sequence === sequence + 1) return "stored";
+  if (mayBeStored && owner?.epoch === epoch && owner.sequence === sequence + 1) return "stored";
   if (owner === null) return new StoreError("broken", "ELOST", `the owner document of shard ${shard} is gone`);
   if (owner.epoch !== epoch) {
     const what = `shard ${shard} was taken over by ${owner.node} under epoch ${owner.epoch}, this is epoch ${epoch}`;
@@ -145,6 +149,6 @@ async function settle({ shard, epoch, sequence }: Claim, { db, session }: Commit
   }
   // An earlier try is stored, but not at a majority yet.
   if (owner.sequence === sequence) return new StoreError("broken", "ENOPRIMARY", `shard ${shard} waits for a majority`);
-  const what = `shard ${shard} is at commit ${owner.sequence} and not at ${sequence}: MongoDB was set back`;
+  const what = `shard ${shard} is at commit ${owner.sequence} and not at ${sequence}: its documents were changed or set back`;
   return new StoreError("broken", "ELOST", what);
 }

@@ -28,6 +28,7 @@ export function makeClient(driver: Driver, url: string): MongoClient {
     ignoreUndefined: true,
     // Whatever the URL says: what is read here decides what is written.
     readPreference: "primary",
+    writeConcern: { w: "majority", journal: true },
     retryReads: true,
     retryWrites: true,
     ...Object.fromEntries(Object.entries(timeouts).filter(([name]) => !said.has(name.toLowerCase()))),

@@ -16,7 +16,8 @@ export interface MongoStoreOptions extends StoreEvents {
 }
 
 export function openMongoStore({ url, node, clock, commitMs, report, damaged }: MongoStoreOptions): Store {
-  const open = new Set<MongoShard>();
+  /** The last life of each. */
+  const open = new Map<number, MongoShard>();
   let connecting: Promise<{ driver: Driver; client: MongoClient }> | undefined;
   const connect = async () => {
     const driver = await loadDriver();
@@ -38,11 +39,11 @@ export function openMongoStore({ url, node, clock, commitMs, report, damaged }: 
         commitMs,
         events: { report, damaged },
       });
-      open.add(opened);
+      open.set(shard, opened);
       return opened;
     },
     async close() {
-      await Promise.all([...open].map((shard) => shard.close()));
+      await Promise.all([...open.values()].map((shard) => shard.close()));
       await (await connecting)?.client.close();
     },
   };

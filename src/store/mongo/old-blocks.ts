@@ -9,21 +9,28 @@ export interface OldBlock {
   readonly bytes: number;
 }
 
+export interface Loaded {
+  readonly blocks: readonly OldBlock[];
+  readonly whole: boolean;
+}
+
 export const oldBlocksMax = 2048;
 
 export class OldBlocks {
-  private blocks: OldBlock[];
+  private blocks: OldBlock[] = [];
   /** There is no block behind the last of these. */
   private whole: boolean;
+  private start = 0;
+  private added = 0;
   private loading = false;
 
   constructor({ fresh }: { readonly fresh: boolean }) {
-    this.blocks = [];
     this.whole = fresh;
   }
 
   /** A block was stored. */
   add(block: OldBlock): void {
+    this.added++;
     if (!this.whole) return;
     if (this.blocks.length < oldBlocksMax) this.blocks.push(block);
     else this.whole = false;
@@ -31,8 +38,8 @@ export class OldBlocks {
 
   /** What ends at or before `start` is gone. */
   drop(start: number): void {
-    const kept = this.blocks.findIndex(({ end }) => end > start);
-    this.blocks.splice(0, kept < 0 ? this.blocks.length : kept);
+    this.start = start;
+    this.blocks = this.blocks.filter(({ end }) => end > start);
   }
 
   /** The blocks that end at or before `start`, if all of those are known. */
@@ -41,23 +48,20 @@ export class OldBlocks {
     return this.blocks.filter(({ end }) => end <= start);
   }
 
-  /** The block that holds this offset, if it is known. */
-  holding(offset: number): OldBlock | undefined {
-    return this.blocks.find(({ first, end }) => first <= offset && offset < end);
-  }
-
   all(): readonly OldBlock[] {
     return this.blocks;
   }
 
-  /** Asks for more where few are left. `load` gives the blocks in order, from the first that lives. */
-  refill(load: (limit: number) => Promise<readonly OldBlock[]>, failed: (error: unknown) => void): void {
+  /** Asks for more where few are left. `load` gives the blocks in order, from the first that lives, and whether those are all. */
+  refill(load: (limit: number) => Promise<Loaded>, failed: (error: unknown) => void): void {
     if (this.whole || this.loading || this.blocks.length > oldBlocksMax / 2) return;
     this.loading = true;
+    const { added } = this;
     load(oldBlocksMax)
-      .then((blocks) => {
-        // What was stored or trimmed meanwhile is found by the next look: a list that ends early is never wrong.
-        this.blocks = [...blocks];
+      .then(({ blocks, whole }) => {
+        // A list that ends early is never wrong: what was stored meanwhile is found by the next look.
+        this.whole = whole && this.added === added;
+        this.blocks = blocks.filter(({ end }) => end > this.start);
       }, failed)
       .finally(() => {
         this.loading = false;

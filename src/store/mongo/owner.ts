@@ -11,7 +11,7 @@
 // A node that was killed in the middle of a transaction leaves it open on the server, which would hold this document for up to a
 // minute. So the document names the session of its owner, and who comes next ends that session first.
 
-import type { Binary, Collection, Db, Document, MongoClient } from "mongodb";
+import type { Binary, ClientSession, Collection, Db, Document, MongoClient } from "mongodb";
 import { judgeProcess, type ProcessFacts, processHere } from "../log/lock.ts";
 import { StoreError } from "../store.ts";
 import { codeOf, isDuplicate } from "./failures.ts";
@@ -29,11 +29,6 @@ export interface OwnerDocument {
   readonly sequence: number;
   readonly session: Binary;
   readonly process: ProcessFacts;
-}
-
-/** Who opens shards. All workers of a process are one node. */
-export interface NodeName {
-  readonly node: string;
 }
 
 export interface Claim {
@@ -57,12 +52,17 @@ export function ownersOf(db: Db): Collection<OwnerDocument> {
   return db.collection<OwnerDocument>("owners");
 }
 
-/** Raises the epoch, or throws a StoreError that says who has the shard. */
+/**
+ * Raises the epoch, or throws a StoreError that says who has the shard. `node` is the process: all its workers have one name. The session
+ * remembers when that was, so that what is read with it is not older.
+ */
 export async function claimShard(
   { client, db }: { readonly client: MongoClient; readonly db: Db },
   shard: number,
-  { node, session }: NodeName & { readonly session: Binary },
+  { node, session }: { readonly node: string; readonly session: ClientSession },
 ): Promise<Claim> {
+  const id = session.id?.id;
+  if (id === undefined) throw new StoreError("broken", "EMONGO", `shard ${shard} got no session`);
   const owners = ownersOf(db);
   const self = processHere();
   const expired = { $lt: ["$until", "$$NOW"] };
@@ -77,13 +77,13 @@ export async function claimShard(
   if (before !== undefined && !gone) throw owned(shard, before);
   if (before !== undefined) await endSession(client, before.session);
   const epoch = (before?.epoch ?? 0) + 1;
-  const changes = { node, session, process: self, epoch, sequence: before?.sequence ?? 0 };
+  const changes = { node, session: id, process: self, epoch, sequence: before?.sequence ?? 0 };
   try {
     // Where there is none yet, this makes one of the filter; one that came up meanwhile has the same key.
     const claim = await owners.findOneAndUpdate(
       { _id: shard, epoch: epoch - 1 },
       [{ $set: literals(changes) }, untilStage()],
-      { upsert: before === undefined, returnDocument: "after", writeConcern: majority },
+      { session, upsert: before === undefined, returnDocument: "after", writeConcern: majority },
     );
     if (claim !== null) return { shard, epoch: claim.epoch, sequence: claim.sequence };
   } catch (error) {

@@ -31,7 +31,7 @@ import {
 } from "./entries.ts";
 import { messageOf, storeError } from "./failures.ts";
 import { droppedWrite, type HeadDocument, headsOf, headWrite, placeOf, type StreamFacts } from "./heads.ts";
-import { type OldBlock, OldBlocks } from "./old-blocks.ts";
+import { type Loaded, type OldBlock, OldBlocks } from "./old-blocks.ts";
 import { type Claim, claimShard, ownersOf, releaseShard, untilStage } from "./owner.ts";
 import {
   blocksQuery,
@@ -67,9 +67,7 @@ export async function openMongoShard(options: MongoShardOptions): Promise<MongoS
   const { shard, node, client } = options;
   const session = client.startSession();
   try {
-    const id = session.id?.id;
-    if (id === undefined) throw new StoreError("broken", "EMONGO", `shard ${shard} got no session`);
-    const claim = await claimShard(options, shard, { node, session: id });
+    const claim = await claimShard(options, shard, { node, session });
     const opened = new MongoShard(options, session, claim);
     await opened.load();
     return opened;
@@ -91,6 +89,8 @@ export class MongoShard implements ShardStore {
   /** Names of topics by stream, as the entries of their partitions tell them. */
   private readonly topics = new Map<number, string>();
   private readonly damages: Damage[] = [];
+  /** Streams that ended, until nothing of them is left. */
+  private readonly dropping = new Map<number, Promise<void>>();
   private readonly events: Collection<EventDocument>;
   private readonly sweeper: Sweeper;
   private readonly binary: MakeBinary;
@@ -201,6 +201,8 @@ export class MongoShard implements ShardStore {
   private async write(commit: Commit, checked: readonly BlockFacts[], blocks: readonly BlockView[]): Promise<void> {
     // Both write the owner document, and of two at a time one would be turned away.
     await this.beating;
+    // A stream that begins again must not be taken for what is left of itself.
+    for (const { stream } of blocks) await this.dropping.get(stream);
     try {
       for (const [key, value] of commit.puts) this.learnTopic(key, value);
       const trimmable = await this.trimmable(commit, blocks);
@@ -231,7 +233,7 @@ export class MongoShard implements ShardStore {
       const start = Math.min(wanted ?? 0, own[0]?.end ?? head?.end ?? 0);
       const before = head?.start ?? 0;
       if (start <= before) continue;
-      const known = this.oldBlocks.get(stream)?.upTo(start) ?? (await this.loadBlocks(stream, before, start));
+      const known = this.oldBlocks.get(stream)?.upTo(start) ?? (await this.loadBlocks(stream, before, start)).blocks;
       found.set(stream, { start: before, blocks: [...known, ...own] });
     }
     return found;
@@ -360,10 +362,17 @@ export class MongoShard implements ShardStore {
 
   private sweepDropped(facts: StreamFacts, end: number): void {
     const { db } = this.options;
-    const done = async () => {
-      await db.collection<HeadDocument>("partitions").deleteOne({ _id: facts.id, dropped: true });
-    };
-    this.sweeper.add({ place: facts, to: async () => end, done });
+    const gone = new Promise<void>((resolve) => {
+      const done = async () => {
+        await db.collection<HeadDocument>("partitions").deleteOne({ _id: facts.id, dropped: true });
+      };
+      const ended = () => {
+        this.dropping.delete(facts.stream);
+        resolve();
+      };
+      this.sweeper.add({ place: facts, to: async () => end, done, ended });
+    });
+    this.dropping.set(facts.stream, gone);
   }
 
   /** Documents of a topic that was deleted and made anew may be where new ones have to go. */
@@ -404,13 +413,26 @@ export class MongoShard implements ShardStore {
       return { blocks: [], next: range.from };
     }
     const { start, end } = head;
-    return this.withReads((options) =>
+    const missing: Damage[] = [];
+    const result = await this.withReads((options) =>
       readBlocks(facts, { start, end }, range, {
         find: (place, offsets) => this.find(eventsQuery(place, offsets), options),
         start: () => this.state.heads.get(stream)?.start ?? Number.POSITIVE_INFINITY,
-        damaged: (damage) => this.damaged({ shard: this.shard, ...damage }),
+        damaged: (damage) => void missing.push({ shard: this.shard, ...damage }),
       }),
     );
+    if (missing.length > 0) await this.checkOwner();
+    for (const damage of missing) this.damaged(damage);
+    return result;
+  }
+
+  /** What is missing may have been removed by another node that has the shard by now. */
+  private async checkOwner(): Promise<void> {
+    const { shard, epoch } = this.claim;
+    const owner = await this.withReads((options) => ownersOf(this.options.db).findOne({ _id: shard, epoch }, options));
+    if (owner !== null) return;
+    if (this.status === "open") this.status = "broken";
+    throw new StoreError("broken", "EFENCED", `shard ${shard} was taken over by another node, this was epoch ${epoch}`);
   }
 
   async findTs(stream: number, ts: number): Promise<number> {
@@ -518,19 +540,20 @@ export class MongoShard implements ShardStore {
   }
 
   /** The blocks that end behind `from`, in order; `to` is where a block may begin at most. */
-  private async loadBlocks(stream: number, from: number, to: number, limit = 0): Promise<readonly OldBlock[]> {
+  private async loadBlocks(stream: number, from: number, to: number, limit = 0): Promise<Loaded> {
     const facts = this.facts.get(stream);
-    if (facts === undefined) return [];
+    if (facts === undefined) return { blocks: [], whole: false };
     return this.withReads(async (options) => {
       const found = await this.find(blocksQuery(facts, { from: 0, to }), options)
         .project<Pick<EventDocument, "offset" | "block">>({ _id: 0, offset: 1, block: 1 })
         .limit(limit)
         .toArray();
-      return found.flatMap(({ offset, block }) => {
+      const blocks = found.flatMap(({ offset, block }) => {
         if (block === undefined || offset + block.count <= from) return [];
         const { storedAt, bytes, count } = block;
         return [{ first: offset, end: offset + count, storedAt, bytes }];
       });
+      return { blocks, whole: limit === 0 || found.length < limit };
     });
   }
 

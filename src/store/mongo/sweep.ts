@@ -12,7 +12,10 @@ export interface SweepJob {
   readonly place: Place;
   /** Everything below goes. */
   readonly to: () => Promise<number>;
+  /** Nothing of it is left. */
   readonly done: () => Promise<void>;
+  /** However it ended. */
+  readonly ended?: () => void;
 }
 
 export class Sweeper {
@@ -56,6 +59,8 @@ export class Sweeper {
         await this.sweep(job);
       } catch (error) {
         this.failed(error);
+      } finally {
+        job.ended?.();
       }
     }
   }
