@@ -69,6 +69,7 @@ test("an empty environment gives the documented defaults", () => {
       replayHeldBytesMax: 134_217_728,
       batchEventsMax: 10_000,
       segmentBytes: 67_108_864,
+      mongoCommitMs: 10_000,
       workerHeapMb: undefined,
       workerStuckMs: 30_000,
     },
