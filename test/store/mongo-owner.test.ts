@@ -175,6 +175,7 @@ await withMongod("mongo owners", () => {
     assert.equal(await allPayloads(now, 1), ["0:a"]);
     assert.is(await hanging, "broken");
     assert.equal(await allPayloads(now, 1), ["0:a"]);
+    assert.is(await events().countDocuments(ofShard()), 1);
     await next.store.close();
     await store.close();
   });
@@ -240,7 +241,9 @@ await withMongod("mongo owners", () => {
     const shard = await store.openShard(number);
     await shard.commit(put("cursor/1/g", "1"));
     await append(shard, 1, ["a"]);
-    await failCommands(1, { failCommands: ["insert"], errorCode: 13 });
+    // The events are inserted by then.
+    const namespace = `${database().databaseName}.cursors`;
+    await failCommands(1, { failCommands: ["update"], namespace, errorCode: 13 });
     const both = { ...put("cursor/1/g", "2"), blocks: [block({ stream: 1, first: 1, events: ["b"] })] };
     assert.equal([(await failure(shard.commit(both))).code], ["EACCES"]);
     const next = openNamed(url, node);
@@ -248,6 +251,7 @@ await withMongod("mongo owners", () => {
     assert.is(Buffer.from(now.entry("cursor/1/g") ?? []).toString(), "1");
     assert.equal(now.head(1), shard.head(1));
     assert.equal(await allPayloads(now, 1), ["0:a"]);
+    assert.is(await events().countDocuments(ofShard()), 1);
     await next.store.close();
     await store.close();
   });
@@ -262,6 +266,19 @@ await withMongod("mongo owners", () => {
     assert.equal([refused.state], ["refused"]);
     assert.match(refused.message, "E11000");
     assert.is(await events().countDocuments(ofShard()), 2);
+    assert.equal(await allPayloads(shard, 1), ["0:a"], "what this shard has not committed is not read either");
+    // Nor those of another stream that has not ended.
+    await append(shard, 64, ["x"]);
+    await events().updateOne({ "_id.s": `${number}:1`, offset: 1 }, { $set: { offset: 7 } });
+    await events().insertOne({
+      ...mine,
+      _id: { s: "99:64", o: 1 } as never,
+      topic: `$${number}:1`,
+      partition: 0,
+      offset: 1,
+    });
+    assert.match((await failure(append(shard, 64, ["y"]))).message, "E11000");
+    assert.is(await events().countDocuments({ "_id.s": "99:64" }), 1);
     await store.close();
   });
 
