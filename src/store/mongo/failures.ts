@@ -8,7 +8,8 @@ interface ServerError {
   readonly message?: string;
   readonly code?: number | string;
   readonly codeName?: string;
-  readonly errorLabelSet?: ReadonlySet<string>;
+  /** Of an error of the socket, which the driver sometimes hands on as it is. */
+  readonly syscall?: string;
   hasErrorLabel?(label: string): boolean;
 }
 
@@ -75,8 +76,9 @@ export function isDuplicate(error: unknown): boolean {
 
 /** Whether it may be gone a moment later, without anybody doing anything. */
 export function isPassing(error: unknown): boolean {
-  const { name, code } = error as ServerError;
+  const { name, code, syscall } = error as ServerError;
   if (hasLabel(error, "TransientTransactionError") || hasLabel(error, "RetryableWriteError")) return true;
+  if (syscall !== undefined) return true;
   return unreachableNames.has(name ?? "") || (code !== undefined && passingCodes.has(code));
 }
 
