@@ -55,6 +55,8 @@ export interface ShardStore {
   readonly epoch: number;
   /** What `durability` says in an OK: "fsync", "memory", "mongo:majority". */
   readonly durability: string;
+  /** Where it differs from stream to stream. */
+  durabilityOf?(stream: number): string;
   /** The streams as of the last commit that succeeded. */
   head(stream: number): StreamHead | undefined;
   streams(): IterableIterator<number>;

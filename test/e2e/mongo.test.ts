@@ -129,6 +129,14 @@ await withMongod("mongo e2e", async () => {
     assert.is(cursor?.partition, 0);
     assert.match(node.out(), "store=mongo durability=mongo:majority");
     assert.not.match(node.out(), "mongodb://");
+    const put = await fetch(`${node.http}/topics/orders`, {
+      method: "PUT",
+      headers: { "content-type": "application/json" },
+      body: '{"writeConcern":"w:1"}',
+    });
+    assert.is(put.status, 200);
+    assert.is((await publisher.publish("orders", 2)).durability, "mongo:w:1");
+    assert.is((await publisher.publish("others", 2)).durability, "mongo:majority");
     await publisher.close();
     await node.kill("SIGTERM");
   });

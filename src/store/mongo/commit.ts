@@ -20,11 +20,17 @@ export interface Writes {
   readonly entries: ReadonlyMap<EntryCollection, readonly AnyBulkWriteOperation<Document>[]>;
 }
 
+/** How a commit is stored before it is answered. */
+export type Concern = "majority" | "w:1";
+
+const concerns = { majority: { w: "majority", journal: true }, "w:1": { w: 1 } } as const;
+
 export interface CommitAround {
   readonly db: Db;
   readonly session: ClientSession;
   readonly clock: StoreClock;
   readonly commitMs: number;
+  readonly concern: Concern;
   /** Removes what a deleted topic of the same name has left at these offsets; false where it was something else. */
   readonly makeRoom: (events: readonly EventDocument[]) => Promise<boolean>;
 }
@@ -38,7 +44,7 @@ type Ending =
   /** It may be stored, now or later. */
   | { readonly kind: "unknown"; readonly error: unknown };
 
-/** Resolves when it is stored at a majority. A rejection is a StoreError: "broken" if nobody knows. */
+/** Resolves when it is stored as `concern` says. A rejection is a StoreError: "broken" if nobody knows. */
 export async function commitWrites(writes: Writes, claim: Claim, around: CommitAround): Promise<void> {
   const { clock, commitMs } = around;
   const endsAt = clock.mono() + commitMs;
@@ -87,10 +93,14 @@ function verdictOf(error: unknown, doubt: unknown, shard: number): StoreError {
   return storeError(error, "refused", `shard ${shard}: a commit was not stored`);
 }
 
-async function tryOnce(writes: Writes, claim: Claim, { db, session, commitMs }: CommitAround): Promise<Ending> {
+async function tryOnce(
+  writes: Writes,
+  claim: Claim,
+  { db, session, commitMs, concern }: CommitAround,
+): Promise<Ending> {
   session.startTransaction({
     readConcern: { level: "local" },
-    writeConcern: { w: "majority", journal: true },
+    writeConcern: concerns[concern],
     readPreference: "primary",
     maxCommitTimeMS: commitMs,
   });
@@ -149,6 +159,7 @@ async function settle(
   }
   // An earlier try is stored, but not at a majority yet.
   if (owner.sequence === sequence) return new StoreError("broken", "ENOPRIMARY", `shard ${shard} waits for a majority`);
-  const what = `shard ${shard} is at commit ${owner.sequence} and not at ${sequence}: its documents were changed or set back`;
+  // After a failover the new primary may lack what was stored at w:1.
+  const what = `shard ${shard} is at commit ${owner.sequence} and not at ${sequence}: its last commits are gone`;
   return new StoreError("broken", "ELOST", what);
 }

@@ -16,7 +16,7 @@ import {
   type StoreEvents,
   type StreamHead,
 } from "../store.ts";
-import { commitWrites, type Writes } from "./commit.ts";
+import { type Concern, commitWrites, type Writes } from "./commit.ts";
 import { documentsOf, type EventDocument, type MakeBinary } from "./documents.ts";
 import type { Driver } from "./driver.ts";
 import {
@@ -86,8 +86,8 @@ export class MongoShard implements ShardStore {
   private readonly state = new ShardState();
   private readonly facts = new Map<number, StreamFacts>();
   private readonly oldBlocks = new Map<number, OldBlocks>();
-  /** Names of topics by stream, as the entries of their partitions tell them. */
-  private readonly topics = new Map<number, string>();
+  /** By stream, as the entries of their partitions tell them. */
+  private readonly topics = new Map<number, Topic>();
   private readonly damages: Damage[] = [];
   /** Streams that ended, until nothing of them is left. */
   private readonly dropping = new Map<number, Promise<void>>();
@@ -148,12 +148,14 @@ export class MongoShard implements ShardStore {
     if (start > swept) this.sweep(stream, start);
   }
 
-  /** Nothing depends on it but what is written into documents for people to see, and their indexes. */
+  /** For what is written into documents and their indexes, and how safely. */
   private learnTopic(key: string, value: Uint8Array | null): void {
     const stream = /^partition\/(\d+)$/.exec(key)?.[1];
     if (stream === undefined || value === null) return;
-    const { name } = JSON.parse(Buffer.from(value).toString()) as { readonly name?: unknown };
-    if (typeof name === "string") this.topics.set(Number(stream), name);
+    const { name, settings } = JSON.parse(Buffer.from(value).toString()) as Partial<TopicEntry>;
+    // A number above 1 would be no less than a majority where it can be had at all.
+    const concern = settings?.writeConcern === "w:1" ? "w:1" : "majority";
+    if (typeof name === "string") this.topics.set(Number(stream), { name, concern });
   }
 
   // --------------------------------------------------------------------------------------------------------------- state
@@ -213,6 +215,7 @@ export class MongoShard implements ShardStore {
         session: this.session,
         clock,
         commitMs,
+        concern: this.concernOf(commit, blocks),
         makeRoom: (events) => this.makeRoom(events),
       });
       this.claim = { ...this.claim, sequence: this.claim.sequence + 1 };
@@ -222,6 +225,17 @@ export class MongoShard implements ShardStore {
       if (failure.state === "broken" && this.status === "open") this.status = "broken";
       throw failure;
     }
+  }
+
+  durabilityOf(stream: number): string {
+    return `mongo:${this.topics.get(stream)?.concern ?? "majority"}`;
+  }
+
+  /** That of the topics where there is nothing but events and what is remembered of their publishers. */
+  private concernOf({ puts, trims }: Commit, blocks: readonly BlockView[]): Concern {
+    const more = trims.length > 0 || puts.some(([key]) => collectionOf(key) !== "partitions");
+    const careless = blocks.length > 0 && blocks.every(({ stream }) => this.topics.get(stream)?.concern === "w:1");
+    return careless && !more ? "w:1" : "majority";
   }
 
   /** For each stream that the commit trims, the blocks that may go. */
@@ -252,7 +266,7 @@ export class MongoShard implements ShardStore {
       else list.push(operation);
     };
     const { binary, shard } = this;
-    const topicOf = (stream: number) => this.topics.get(stream);
+    const topicOf = (stream: number) => this.topics.get(stream)?.name;
     // Of two puts of a key the later one wins, so the first need not be written.
     for (const [key, value] of new Map(commit.puts)) {
       const operation = entryWrite(shard, key, value, { topicOf, binary });
@@ -289,7 +303,9 @@ export class MongoShard implements ShardStore {
   }
 
   private factsOf(stream: number): StreamFacts {
-    return this.facts.get(stream) ?? { ...placeOf(this.shard, stream, this.topics.get(stream)), tsMax: 0, swept: 0 };
+    return (
+      this.facts.get(stream) ?? { ...placeOf(this.shard, stream, this.topics.get(stream)?.name), tsMax: 0, swept: 0 }
+    );
   }
 
   private factsAfter(stream: number, blocks: readonly BlockView[]): StreamFacts {
@@ -660,6 +676,17 @@ export class MongoShard implements ShardStore {
   private refused(code: string, what: string): StoreError {
     return new StoreError("refused", code, `shard ${this.shard}: ${what}`);
   }
+}
+
+interface Topic {
+  readonly name: string;
+  readonly concern: Concern;
+}
+
+/** What the entry of a partition says of its topic, as far as it matters here. */
+interface TopicEntry {
+  readonly name: string;
+  readonly settings: { readonly writeConcern?: string };
 }
 
 type Trimmable = ReadonlyMap<number, { readonly start: number; readonly blocks: readonly OldBlock[] }>;
