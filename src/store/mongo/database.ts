@@ -53,7 +53,7 @@ export async function connect(url: string): Promise<MongoClient> {
   const driver = await loadDriver();
   let client: MongoClient;
   try {
-    client = makeClient(driver, url);
+    client = makeClient(driver, url, { patient: true });
   } catch (error) {
     throw new StoreError("refused", "EINVAL", `MONGO_URL cannot be used: ${messageOf(error)}`);
   }

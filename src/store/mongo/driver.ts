@@ -20,8 +20,8 @@ export function loadDriver(): Promise<Driver> {
   return import("mongodb");
 }
 
-/** Connects to nothing yet. */
-export function makeClient(driver: Driver, url: string): MongoClient {
+/** Connects to nothing yet. `patient`: an answer may take long, as that to the making of an index. */
+export function makeClient(driver: Driver, url: string, { patient = false } = {}): MongoClient {
   const said = new Set(queryNames(url));
   const options: MongoClientOptions = {
     appName: "narthex",
@@ -32,6 +32,7 @@ export function makeClient(driver: Driver, url: string): MongoClient {
     retryReads: true,
     retryWrites: true,
     ...Object.fromEntries(Object.entries(timeouts).filter(([name]) => !said.has(name.toLowerCase()))),
+    ...(patient ? { socketTimeoutMS: 0 } : {}),
   };
   return new driver.MongoClient(url, options);
 }

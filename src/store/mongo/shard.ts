@@ -65,6 +65,8 @@ export interface MongoShardOptions {
 
 export async function openMongoShard(options: MongoShardOptions): Promise<MongoShard> {
   const { shard, node, client } = options;
+  // It is ended with the client and not before: an ended one is used again by others, and whoever opens the shard next ends whatever
+  // goes on in the session that the owner document names.
   const session = client.startSession();
   try {
     const claim = await claimShard(options, shard, { node, session });
@@ -72,7 +74,6 @@ export async function openMongoShard(options: MongoShardOptions): Promise<MongoS
     await opened.load();
     return opened;
   } catch (error) {
-    await session.endSession();
     throw storeError(error, "broken", `shard ${shard} could not be opened`);
   }
 }
@@ -633,7 +634,6 @@ export class MongoShard implements ShardStore {
     } catch (error) {
       this.options.events.report(`shard ${this.shard} could not be given back: ${messageOf(error)}`);
     }
-    await this.session.endSession();
   }
 
   private planBeat(): void {
@@ -654,7 +654,13 @@ export class MongoShard implements ShardStore {
     if (this.committing !== undefined) return;
     const { shard, epoch } = this.claim;
     try {
-      const { matchedCount } = await ownersOf(this.options.db).updateOne({ _id: shard, epoch }, [untilStage()]);
+      // It need not last, and must not wait for a majority: a commit waits for it.
+      const options = { writeConcern: { w: 1 } };
+      const { matchedCount } = await ownersOf(this.options.db).updateOne(
+        { _id: shard, epoch },
+        [untilStage()],
+        options,
+      );
       if (matchedCount === 0 && this.status === "open") this.status = "broken";
     } catch (error) {
       this.options.events.report(`shard ${shard} cannot say that it has an owner: ${messageOf(error)}`);
