@@ -1,12 +1,14 @@
-// A set of three under load while its primary is killed, steps down, or stands still: what the node has confirmed is there once, in
+// The node is killed under load, again and again. And a set of three under load while its primary is killed, steps down, or stands still: what the node has confirmed is there once, in
 // order, and a group gets all of it. At least two members are there at any time, so the node has to go on by itself.
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { connect } from "../../src/client/client.ts";
+import { clientCrash } from "../conformance/client-crash.ts";
 import { eventually } from "../support/deadline.ts";
 import { type Mongod, startMongod, withMongod } from "../support/mongod.ts";
 import { startHere } from "../support/node-here.ts";
+import { startNode } from "../support/node-process.ts";
 
 const atATime = 40;
 
@@ -39,7 +41,18 @@ const faults: [name: string, strike: (mongod: Mongod) => Promise<() => Promise<v
   ],
 ];
 
-await withMongod("mongo failover", () => {
+await withMongod("mongo failover", async () => {
+  const one = await startMongod();
+  const url = one.url();
+
+  clientCrash({
+    kills: 5,
+    start: (env) => startNode({ data: "/nowhere", env: { STORE: "mongo", MONGO_URL: url, ...env } }),
+    end: async () => undefined,
+  });
+
+  test.after(() => one.stop());
+
   test("what was confirmed is there once and in order, whatever happens to the primary", async () => {
     const mongod = await startMongod({ members: 3 });
     const mongoUrl = `${mongod.url()}&serverSelectionTimeoutMS=2000&socketTimeoutMS=3000`;
