@@ -65,6 +65,8 @@ export interface Limits {
   readonly replayHeldBytesMax: number;
   readonly batchEventsMax: number;
   readonly segmentBytes: number;
+  /** How long a commit to MongoDB is tried. */
+  readonly mongoCommitMs: number;
   readonly workerHeapMb: number | undefined;
   /** A worker that gives no sign of life for so long is ended. */
   readonly workerStuckMs: number;
@@ -98,6 +100,7 @@ const defaultLimits: Limits = {
   replayHeldBytesMax: 128 * mebibyte,
   batchEventsMax: 10_000,
   segmentBytes: 64 * mebibyte,
+  mongoCommitMs: 10_000,
   workerHeapMb: undefined,
   workerStuckMs: 30_000,
 };
@@ -126,6 +129,8 @@ const payloadBytesMin = 16;
 const frameBytesMin = 1024;
 const frameBytesMax = 64 * mebibyte;
 const rateMax = 1_000_000_000;
+/** An event is a document there, and a document has at most 16 MiB. */
+export const mongoPayloadBytesMax = 12 * mebibyte;
 
 const settings: Settings = {
   wsPort: { ...port("WS_PORT", 8090), meaning: "WebSocket and HTTP" },
@@ -157,11 +162,7 @@ const settings: Settings = {
     parse: (text) => (text.length <= frameBounds.tokenCharsMax && /^[\x21-\x7e]+$/.test(text) ? text : undefined),
   },
   workers: { ...whole("WORKERS", 1, workersMax, 1), meaning: "worker threads", shown: "cores - 1, at least 1" },
-  store: {
-    ...oneOf("STORE", ["log", "memory", "mongo"], "log"),
-    meaning: "where events are kept",
-    allowed: "log, memory (mongo: not in this version)",
-  },
+  store: { ...oneOf("STORE", ["log", "memory", "mongo"], "log"), meaning: "where events are kept" },
   dataPath: {
     name: "NARTHEX_DATA",
     meaning: "folder of the log store",
@@ -171,7 +172,7 @@ const settings: Settings = {
   },
   mongoUrl: {
     name: "MONGO_URL",
-    meaning: "for STORE=mongo, which this version does not have yet",
+    meaning: "the replica set and database of STORE=mongo",
     allowed: "a URL that starts with mongodb:// or mongodb+srv://",
     fallback: undefined,
     shown: "none",
@@ -380,6 +381,7 @@ function configFault(config: Config): string | undefined {
   return (
     valueFault(config) ??
     safetyFault(config) ??
+    mongoFault(config) ??
     portFault(config) ??
     (config.maxPayload < config.maxFrame
       ? undefined
@@ -388,10 +390,17 @@ function configFault(config: Config): string | undefined {
 }
 
 function safetyFault(config: Config): string | undefined {
-  if (config.store === "mongo")
-    return "STORE is mongo: this version cannot keep events in MongoDB yet, allowed are log, memory";
   if (config.token === undefined && !isLoopback(config.host))
     return `HOST is ${config.host} and WS_TOKEN is not set: allowed without WS_TOKEN are 127.0.0.1, ::1, localhost`;
+  return undefined;
+}
+
+function mongoFault({ store, mongoUrl, maxPayload }: Config): string | undefined {
+  if (store !== "mongo") return undefined;
+  if (mongoUrl === undefined)
+    return `STORE is mongo and MONGO_URL is not set: allowed are ${settings.mongoUrl.allowed}`;
+  if (maxPayload > mongoPayloadBytesMax)
+    return `MAX_PAYLOAD is ${maxPayload}: allowed with STORE=mongo are up to ${mongoPayloadBytesMax}`;
   return undefined;
 }
 

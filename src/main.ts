@@ -26,11 +26,17 @@ function rateText(rate: Config["connRate"]): string {
   return rate === "off" ? "off" : `${rate.burst}/${rate.perSec}`;
 }
 
+const durabilities: Readonly<Record<Config["store"], string>> = {
+  log: "fsync",
+  memory: "memory",
+  mongo: "mongo:majority",
+};
+
 function announce(node: OpenNode): void {
   const { config } = node;
   const facts = [
     `store=${config.store}`,
-    `durability=${config.store === "log" ? "fsync" : config.store}`,
+    `durability=${durabilities[config.store]}`,
     ...(config.store === "log" ? [`data=${config.dataPath}`] : []),
     `workers=${config.workers}`,
     `auth=${config.token === undefined ? "none" : "token"}`,

@@ -1,4 +1,4 @@
-// The one place that constructs everything: the data folder, the worker threads, the front, and the bus of a node that lives in
+// The one place that constructs everything: the data folder or database, the worker threads, the front, and the bus of a node that lives in
 // somebody's own process. A node ends by one of two verbs: close drains, destroy aborts.
 
 import type { AnyTopics, EventBus, Published, PublishOptions, Topic } from "./bus/event-bus.ts";
@@ -12,7 +12,10 @@ import { failure } from "./protocol/failure.ts";
 import { type Clock, realClock } from "./runtime/clock.ts";
 import { createLogger, faultFields, type Logger } from "./runtime/log.ts";
 import { createSystem, type Supervisor } from "./runtime/supervisor.ts";
-import { type Folder, openFolder } from "./store/log/folder.ts";
+import { openFolder } from "./store/log/folder.ts";
+import type { LockOptions } from "./store/log/lock.ts";
+import { openDatabase } from "./store/mongo/database.ts";
+import type { StoreConfig } from "./store/open.ts";
 
 interface Running {
   readonly config: Config;
@@ -138,17 +141,11 @@ export async function startNode(config: Config, parts: NodeParts = {}): Promise<
     if (parts.lost !== undefined) parts.lost(error);
     else void destroy();
   };
-  const folder =
-    config.store === "log"
-      ? await openFolder({ path: config.dataPath, workers: config.workers, clock, report: log.warn, lost })
-      : undefined;
+  const place = await openPlace(config, { clock, report: log.warn, lost });
   const system = createSystem({
     workers: config.workers,
-    shards: folder?.shards ?? config.workers,
-    store:
-      folder === undefined
-        ? { kind: "memory" }
-        : { kind: "log", path: config.dataPath, segmentBytes: config.limits.segmentBytes, lock: folder.lock },
+    shards: place.shards,
+    store: place.store,
     limits: config.limits,
     actorLimits: { ...config.limits, maxAttempts: config.maxAttempts },
     clock,
@@ -164,7 +161,7 @@ export async function startNode(config: Config, parts: NodeParts = {}): Promise<
     auth: parts.auth ?? staticToken(config.token),
     guarded: parts.auth !== undefined || config.token !== undefined,
   });
-  const destroy = () => abort(front, system, folder);
+  const destroy = () => abort(front, system, place);
   try {
     await system.start(front.events);
     const listening = await front.listen({ ports: parts.listen ?? true });
@@ -174,7 +171,7 @@ export async function startNode(config: Config, parts: NodeParts = {}): Promise<
       log,
       system,
       front,
-      close: (flushed) => drain(front, system, folder, flushed),
+      close: (flushed) => drain(front, system, place, flushed),
       destroy,
     };
   } catch (error) {
@@ -183,20 +180,48 @@ export async function startNode(config: Config, parts: NodeParts = {}): Promise<
   }
 }
 
+/** Where events are kept, as the main thread has it: workers open the shards. */
+interface Place {
+  readonly shards: number;
+  readonly store: StoreConfig;
+  close(): Promise<void>;
+}
+
+async function openPlace(config: Config, around: LockOptions & { readonly clock: Clock }): Promise<Place> {
+  const { store, workers, dataPath: path, mongoUrl = "", limits } = config;
+  const { clock } = around;
+  const nothing = async () => undefined;
+  switch (store) {
+    case "memory":
+      return { shards: workers, store: { kind: "memory" }, close: nothing };
+    case "log": {
+      const { shards, lock, close } = await openFolder({ path, workers, ...around });
+      return { shards, store: { kind: "log", path, segmentBytes: limits.segmentBytes, lock }, close };
+    }
+    case "mongo": {
+      const { shards, node } = await openDatabase({ url: mongoUrl, workers, clock });
+      const commitMs = limits.mongoCommitMs;
+      return { shards, store: { kind: "mongo", url: mongoUrl, node, commitMs }, close: nothing };
+    }
+    default:
+      return store satisfies never;
+  }
+}
+
 async function drain(
   front: Front,
   system: Supervisor,
-  folder: Folder | undefined,
+  place: Place,
   flushed: Promise<void> | undefined,
 ): Promise<void> {
   await front.drain(flushed);
   await system.close();
   await front.close();
-  await folder?.close();
+  await place.close();
 }
 
-async function abort(front: Front, system: Supervisor, folder: Folder | undefined): Promise<void> {
+async function abort(front: Front, system: Supervisor, place: Place): Promise<void> {
   await front.close();
   await system.destroy();
-  await folder?.close();
+  await place.close();
 }

@@ -69,6 +69,7 @@ test("an empty environment gives the documented defaults", () => {
       replayHeldBytesMax: 134_217_728,
       batchEventsMax: 10_000,
       segmentBytes: 67_108_864,
+      mongoCommitMs: 10_000,
       workerHeapMb: undefined,
       workerStuckMs: 30_000,
     },
@@ -103,6 +104,10 @@ const values: [env: Record<string, string>, wanted: Overrides][] = [
     { store: "memory", dataPath: "/var/lib/x" },
   ],
   [{ MONGO_URL: "mongodb://a,b/?replicaSet=r" }, { mongoUrl: "mongodb://a,b/?replicaSet=r" }],
+  [
+    { STORE: "mongo", MONGO_URL: "mongodb://a", MAX_PAYLOAD: "12582912", MAX_FRAME: "20000000" },
+    { store: "mongo", mongoUrl: "mongodb://a", maxPayload: 12_582_912, maxFrame: 20_000_000 },
+  ],
   [
     { PARTITIONS: "64", AUTO_CREATE: "false" },
     { partitions: 64, autoCreate: false },
@@ -158,7 +163,7 @@ const wrong: [name: string, values: string[], allowed: RegExp][] = [
   ["ORIGINS", ["*", "a.example", "https://a.example/", "https://a.example/x", "https://a,,https://b"], /https:\/\//],
   ["WS_TOKEN", ["a b", "é", "a\n", "t".repeat(8193)], /1 to 8192 visible/],
   ["WORKERS", ["0", "65", "two", "1.5", "-1"], /1 to 64/],
-  ["STORE", ["redis", "Log"], /log, memory/],
+  ["STORE", ["redis", "Log"], /log, memory, mongo/],
   ["NARTHEX_DATA", ["a\0b"], /path/],
   ["MONGO_URL", ["localhost", "http://x"], /mongodb:\/\//],
   ["PARTITIONS", ["0", "65"], /1 to 64/],
@@ -198,7 +203,9 @@ test("settings that do not go together are refused by name", () => {
   assert.match(fault({ HOST: "::" }), /HOST.*WS_TOKEN/);
   assert.match(fault({ HOST: "example.com" }), /HOST.*WS_TOKEN/);
   assert.match(fault({ WS_TOKEN: "" }), /^WS_TOKEN is empty/);
-  assert.match(fault({ STORE: "mongo", MONGO_URL: "mongodb://a" }), /STORE is mongo.*cannot.*yet.*log, memory/);
+  assert.match(fault({ STORE: "mongo" }), /STORE is mongo and MONGO_URL is not set.*mongodb:\/\//);
+  const mongo = { STORE: "mongo", MONGO_URL: "mongodb://a", MAX_FRAME: "20000000" };
+  assert.match(fault({ ...mongo, MAX_PAYLOAD: "12582913" }), /MAX_PAYLOAD is 12582913.*STORE=mongo.*12582912/);
   assert.match(fault({ MAX_PAYLOAD: "2000", MAX_FRAME: "2000" }), /MAX_PAYLOAD.*MAX_FRAME/);
   assert.match(fault({ MAX_PAYLOAD: "9000000" }), /MAX_PAYLOAD.*MAX_FRAME/);
   assert.match(fault({ HTTP_PORT: "8090" }), /HTTP_PORT is 8090, as is WS_PORT/);
@@ -262,7 +269,7 @@ test("defaultConfig throws on what cannot be, whatever the types let through", (
     [{ maxPayload: 5000, maxFrame: 5000 }, /MAX_PAYLOAD/],
     [{ host: "0.0.0.0" }, /WS_TOKEN/],
     [{ token: "" }, /WS_TOKEN/],
-    [{ store: "mongo" }, /STORE/],
+    [{ store: "mongo" }, /MONGO_URL/],
     [{ store: "redis" }, /STORE/],
     [{ workers: 0 }, /WORKERS/],
     [{ workers: Number.NaN }, /WORKERS/],

@@ -112,7 +112,8 @@ export interface Shelf {
   readonly shard: number;
   /** How many shards there are in all. */
   readonly shards: number;
-  readonly durability: string;
+  /** How what is appended to a stream is stored before anybody is told. */
+  durabilityOf(stream: number): string;
   readonly limits: ActorLimits;
   head(stream: number): Head | undefined;
   entry(key: string): Uint8Array | undefined;

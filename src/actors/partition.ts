@@ -398,7 +398,7 @@ export class PartitionActor implements Actor {
 
   private info() {
     const head = this.shelf.head(this.stream) ?? { start: 0, end: 0, lastStoredAt: 0, bytes: 0 };
-    return { ...head, groups: this.groups(), durability: this.shelf.durability };
+    return { ...head, groups: this.groups(), durability: this.shelf.durabilityOf(this.stream) };
   }
 
   private groups(): string[] {
@@ -407,7 +407,7 @@ export class PartitionActor implements Actor {
   }
 
   private published(runs: readonly PublishedRun[]): Answer<"publish"> {
-    return { durability: this.shelf.durability, runs };
+    return { durability: this.shelf.durabilityOf(this.stream), runs };
   }
 
   private unknown(ref: Ref): readonly Effect[] {

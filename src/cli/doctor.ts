@@ -15,6 +15,7 @@ import {
   readLimits,
   readSettings,
 } from "./doctor-local.ts";
+import { checkMongo } from "./doctor-mongo.ts";
 import { checkRemote } from "./doctor-remote.ts";
 import { oneLine } from "./failures.ts";
 import { type Finding, fail, type Status } from "./finding.ts";
@@ -32,7 +33,7 @@ export const registerDoctor: Register = (program, run) => {
     .command("doctor")
     .summary("find out what is wrong, here and at the node")
     .description(
-      "Check what a node needs on this machine (version, settings, folder, disk, limits, ports, clock) and how the node at NARTHEX_URL is. Ends with 1 if something fails.",
+      "Check what a node needs on this machine (version, settings, folder and disk, or with STORE=mongo the database at MONGO_URL, limits, ports, clock) and how the node at NARTHEX_URL is. Ends with 1 if something fails.",
     )
     .option("--data <folder>", "in place of NARTHEX_DATA")
     .addHelpText(
@@ -59,8 +60,13 @@ async function doctor(context: Context, options: DoctorOptions): Promise<number>
   };
   show([checkNodeVersion(process.version), await checkOwnVersion()]);
   show("status" in settings ? [settings] : [checkToken(settings), checkRates(settings)]);
-  show(await attempt("data", () => checkFolder(data)));
-  show(await attempt("fsync", async () => [await checkSync(data, clock)]));
+  if (config?.store === "mongo") {
+    const { mongoUrl = "" } = config;
+    show(await attempt("mongo", () => checkMongo(mongoUrl)));
+  } else {
+    show(await attempt("data", () => checkFolder(data)));
+    show(await attempt("fsync", async () => [await checkSync(data, clock)]));
+  }
   show(await attempt("open files", async () => [checkOpenFiles(await readLimits())]));
   if (config !== undefined) show(await checkPorts(config));
   show([await checkClock(clock)]);

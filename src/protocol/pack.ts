@@ -169,6 +169,12 @@ export class PackView extends PackReader {
     return this.has(index, bitMeta) ? this.extension(index).meta : undefined;
   }
 
+  /** As they are in the pack; none where the event has no extension. */
+  extensionBytesOf(index: number): Uint8Array {
+    const at = this.extended ? this.extensionAt(index) : this.at;
+    return this.bytes.subarray(at, at + this.extensionLength(index));
+  }
+
   /** Whether the event's key is this one, or begins with it; nothing is decoded as long as `text` is ASCII. */
   keyMatches(index: number, text: string, prefix: boolean): boolean {
     const length = this.keyLength(index);

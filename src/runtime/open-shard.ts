@@ -475,7 +475,7 @@ export function shelfOver(store: ShardStore, { shards, limits }: Surroundings): 
   return {
     shard: store.shard,
     shards,
-    durability: store.durability,
+    durabilityOf: (stream) => store.durabilityOf?.(stream) ?? store.durability,
     limits,
     head: (stream) => store.head(stream),
     entry: (key) => store.entry(key),

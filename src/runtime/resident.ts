@@ -4,7 +4,7 @@
 import { type MessagePort, receiveMessageOnPort } from "node:worker_threads";
 import type { Kinds } from "../actors/effects.ts";
 import type { StoreConfig } from "../store/open.ts";
-import type { Store, StoreEvents } from "../store/store.ts";
+import type { Store, StoreClock, StoreEvents } from "../store/store.ts";
 import { type Clock, realClock } from "./clock.ts";
 import { type Crash, exposeControl } from "./control.ts";
 import type { HostSettings, ToHost } from "./envelope.ts";
@@ -23,7 +23,10 @@ export async function runResident(
   {
     kinds,
     openStore,
-  }: { readonly kinds: Kinds; readonly openStore: (config: StoreConfig, events: StoreEvents) => Store },
+  }: {
+    readonly kinds: Kinds;
+    readonly openStore: (config: StoreConfig, events: StoreEvents, clock: StoreClock) => Store;
+  },
 ): Promise<void> {
   const clock = realClock();
   const meter = new ThreadMeter();
@@ -31,10 +34,14 @@ export async function runResident(
     settings,
     kinds,
     clock,
-    store: openStore(settings.store, {
-      report: (message) => host.log.warn("the store reports", { reason: message }),
-      damaged: (damage) => host.damaged(damage),
-    }),
+    store: openStore(
+      settings.store,
+      {
+        report: (message) => host.log.warn("the store reports", { reason: message }),
+        damaged: (damage) => host.damaged(damage),
+      },
+      clock,
+    ),
     port: {
       take: () => receiveMessageOnPort(data)?.message,
       post: (message, transfer) => data.postMessage(message, transfer),

@@ -55,6 +55,8 @@ export interface ShardStore {
   readonly epoch: number;
   /** What `durability` says in an OK: "fsync", "memory", "mongo:majority". */
   readonly durability: string;
+  /** Where it differs from stream to stream. */
+  durabilityOf?(stream: number): string;
   /** The streams as of the last commit that succeeded. */
   head(stream: number): StreamHead | undefined;
   streams(): IterableIterator<number>;
@@ -91,6 +93,13 @@ export interface StoreEvents {
   damaged(damage: Damage): void;
 }
 
+/** Time, for stores that have to do something now and then. */
+export interface StoreClock {
+  /** Milliseconds that never step back. */
+  mono(): number;
+  after(ms: number, run: () => void, options?: { background?: boolean }): { cancel(): void };
+}
+
 export interface Store {
   readonly kind: "memory" | "log" | "mongo";
   openShard(shard: number): Promise<ShardStore>;
@@ -119,6 +128,8 @@ const passingCodes: ReadonlySet<string> = new Set([
   "EAGAIN",
   "EBUSY",
   "ETIMEDOUT",
+  "ENOPRIMARY",
+  "EOWNED",
 ]);
 
 /** Whether the cause may go away by itself, or by what an operator does about the machine: then it is worth trying again. */
@@ -129,7 +140,12 @@ export function mayPass(error: unknown): boolean {
 /** What may be said of a failure to anybody who asks: the code, not the places on this machine that the message names. */
 export function storeReason(error: unknown): string {
   if (!(error instanceof StoreError)) return "the store failed";
-  return error.code === "ENOSPC" || error.code === "EDQUOT"
-    ? `the disk is full (${error.code})`
-    : `the store failed (${error.code})`;
+  return `${reasons[error.code] ?? "the store failed"} (${error.code})`;
 }
+
+const reasons: Readonly<Record<string, string>> = {
+  ENOSPC: "the disk is full",
+  EDQUOT: "the disk is full",
+  ENOPRIMARY: "MongoDB has no primary that answers",
+  EOWNED: "another node has this shard",
+};

@@ -13,6 +13,8 @@ export interface StoreHarness {
   /** The same place again, as another process would find it; the same object where nothing outlives the process. */
   reopen(store: Store): Promise<Store>;
   dispose(store: Store): Promise<void>;
+  /** After the last test. */
+  end?(): Promise<void>;
 }
 
 const bytes = (text: string) => new TextEncoder().encode(text);
@@ -544,5 +546,6 @@ export function storeConformance(name: string, harness: StoreHarness): void {
     await harness.dispose(store);
   });
 
+  test.after(async () => harness.end?.());
   test.run();
 }

@@ -1,9 +1,11 @@
-// npm run crash -- --rounds N --seed S [--workers-max 3] [--minutes M]: kills a node under load N times, starts it again, and compares
+// npm run crash -- --rounds N --seed S [--workers-max 3] [--minutes M] [--store log|mongo]: kills a node under load N times, starts it again, and compares
 // what it recovered with the journal of what it had confirmed. The seed decides what is done and about when; the moments of real
 // processes are not the same twice.
 
 import { parseArgs } from "node:util";
+import { startMongod } from "../support/mongod.ts";
 import { logEnvironment } from "./environment.ts";
+import { mongoEnvironment } from "./mongo-environment.ts";
 import { crashRun } from "./run.ts";
 import { runSmallNode } from "./small-node.ts";
 
@@ -25,19 +27,22 @@ async function main(): Promise<void> {
       seed: { type: "string", default: String(Date.now() % 1_000_000) },
       "workers-max": { type: "string", default: "3" },
       minutes: { type: "string" },
+      store: { type: "string", default: "log" },
     },
   });
 
+  const mongod = values.store === "mongo" ? await startMongod() : undefined;
   const seed = Number(values.seed);
   const outcome = await crashRun({
     rounds: Number(values.rounds),
     seed,
     workersMax: Number(values["workers-max"]),
-    environment: logEnvironment(),
+    environment: mongod === undefined ? logEnvironment() : mongoEnvironment(mongod),
     ...(values.minutes === undefined ? {} : { minutes: Number(values.minutes) }),
     stopped: () => signals > 0,
     say: console.log,
   });
+  await mongod?.stop();
   for (const [name, count] of outcome.table) console.log(`${String(count).padStart(10)}  ${name}`);
   const { violation, rounds, seconds } = outcome;
   if (violation !== undefined) {

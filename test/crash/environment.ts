@@ -49,7 +49,7 @@ process.on("exit", () => {
 const port = /^narthex ws +http:\/\/([^\s]+)/m;
 
 /** `isOpening`: whether a process that was started now has come to the data. */
-function startProgram(
+export function startProgram(
   env: Record<string, string>,
   data: string,
   { workers, plain }: StartChoice,

@@ -10,10 +10,18 @@
 
 import { actorFaults } from "./actors.mjs";
 import { clientFaults, frontFaults } from "./front.mjs";
+import { mongoFaults } from "./mongo.mjs";
 import { runtimeFaults } from "./runtime.mjs";
 import { storeFaults } from "./store.mjs";
 
-export const mutations = [...actorFaults, ...runtimeFaults, ...storeFaults, ...frontFaults, ...clientFaults];
+export const mutations = [
+  ...actorFaults,
+  ...runtimeFaults,
+  ...storeFaults,
+  ...mongoFaults,
+  ...frontFaults,
+  ...clientFaults,
+];
 
 /** Every text that a mutation replaces. */
 export function editsOf({ file, find, replace, also = [] }) {

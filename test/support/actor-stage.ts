@@ -53,7 +53,7 @@ export class Stage {
   readonly shelf: Shelf = {
     shard: 0,
     shards: 2,
-    durability: "fsync",
+    durabilityOf: () => "fsync",
     limits: stageLimits,
     head: () => ({ start: this.start, end: this.end, lastStoredAt: this.blocks.at(-1)?.storedAt ?? 0, bytes: 0 }),
     entry: (key) => this.state.get(key),

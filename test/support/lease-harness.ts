@@ -171,7 +171,7 @@ export class LeaseHarness {
   readonly shelf: Shelf = {
     shard,
     shards: 3,
-    durability: "memory",
+    durabilityOf: () => "memory",
     limits: {} as ActorLimits,
     head: (wanted) =>
       wanted === stream ? { start: this.start, end: this.end, lastStoredAt: this.wall, bytes: 0 } : undefined,

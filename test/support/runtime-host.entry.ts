@@ -73,10 +73,10 @@ class LogActor implements Actor {
     ];
   }
 
-  private stored({ tag, offset, count, storedAt, salt }: Placed): readonly Effect[] {
+  private stored({ tag, stream, offset, count, storedAt, salt }: Placed): readonly Effect[] {
     this.published += count;
     const runs = [{ index: 0, count, offset, storedAt, salt }];
-    return [{ type: "reply", to: this.close(tag), value: { durability: this.shelf.durability, runs } }];
+    return [{ type: "reply", to: this.close(tag), value: { durability: this.shelf.durabilityOf(stream), runs } }];
   }
 
   private close(tag: number): Ref {

@@ -57,10 +57,14 @@ export interface Place {
   readonly namespace: string;
 }
 
-interface Owner extends Place {
+/** A process, as far as another one can tell whether it is still there. */
+export interface ProcessFacts extends Place {
   readonly pid: number;
   /** Tells a process from a later one with the same number; "" where /proc does not say. */
   readonly started: string;
+}
+
+interface Owner extends ProcessFacts {
   readonly released: boolean;
   /** Undefined in the lock of a version that did not count. */
   readonly beat: number | undefined;
@@ -88,8 +92,7 @@ export interface FolderLock {
 
 /** Takes the folder for this process, or throws a StoreError that names the process that has it. */
 export async function lockFolder(folder: string, options: LockOptions): Promise<FolderLock> {
-  const place = options.place ?? placeHere();
-  const self: Owner = { pid: process.pid, started: startOf(process.pid), ...place, released: false, beat: 0 };
+  const self: Owner = { ...processHere(), ...options.place, released: false, beat: 0 };
   const draft = join(folder, draftName(self));
   for (let attempt = 0; attempt < attemptsMax; attempt++) {
     const highest = highestLock(folder);
@@ -305,7 +308,11 @@ function whereabouts(owner: Owner, self: Owner): string {
 }
 
 function judge(owner: Owner, self: Owner): "gone" | "there" | "unknown" {
-  if (owner.released) return "gone";
+  return owner.released ? "gone" : judgeProcess(owner, self);
+}
+
+/** Whether a process that may have been elsewhere is still there, as seen from this one. */
+export function judgeProcess(owner: ProcessFacts, self: ProcessFacts): "gone" | "there" | "unknown" {
   if (seesEachOther(owner, self)) return isAlive(owner) ? "there" : "gone";
   // The name of a machine stays over a reboot. The name of a container is what somebody called it.
   const machines = [owner, self].every(({ namespace }) => namespace === "" || namespace === machineNamespace);
@@ -314,7 +321,7 @@ function judge(owner: Owner, self: Owner): "gone" | "there" | "unknown" {
 }
 
 /** Whether the number of one process means something to the other. */
-function seesEachOther(owner: Owner, self: Owner): boolean {
+function seesEachOther(owner: Place, self: Place): boolean {
   if (owner.boot !== self.boot) return false;
   // A kernel never gives two living namespaces the same number, nor two boots the same id. Where it gives none, the name has to do.
   const known = owner.boot !== "" && owner.namespace !== "" && self.namespace !== "";
@@ -332,7 +339,7 @@ function isSame(a: Owner, b: Owner): boolean {
   );
 }
 
-function isAlive(owner: Owner): boolean {
+function isAlive(owner: ProcessFacts): boolean {
   if (!isRunning(owner.pid)) return false;
   const started = startOf(owner.pid);
   return started === "" || owner.started === "" || started === owner.started;
@@ -354,8 +361,10 @@ function startOf(pid: number): string {
   return stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19] ?? "";
 }
 
-function placeHere(): Place {
+export function processHere(): ProcessFacts {
   return {
+    pid: process.pid,
+    started: startOf(process.pid),
     host: hostname(),
     boot: bootId(),
     namespace: namespaceHere(),
