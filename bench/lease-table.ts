@@ -48,7 +48,7 @@ class Table {
     const shelf: Shelf = {
       shard: 0,
       shards: 1,
-      durability: "memory",
+      durabilityOf: () => "memory",
       limits: {
         maxAttempts: 5,
         topicsMax: 10,
