@@ -374,7 +374,9 @@ export class GroupState {
     for (let before = Math.max(this.floor, this.owner.start); before < offset; before++) {
       if (this.owner.events[before].key !== key || this.isSettled(before) || this.mayBeSettled(before)) continue;
       const last = this.current(before);
-      const dying = last !== undefined && last.attempt >= (this.options?.maxAttempts ?? 0) && last.over(now);
+      // What was given while a move of the group was under way that failed has not used up its attempts; those that are stored have.
+      const attempt = Math.max(last?.attempt ?? 0, this.attemptsStored(before));
+      const dying = attempt >= (this.options?.maxAttempts ?? 0) && (last === undefined || last.over(now));
       if (!dying) return before;
     }
     return undefined;
