@@ -65,7 +65,7 @@ test("old blocks are known from the first one on, up to a number, and then as fa
 
 test("what is stored while old blocks are loaded is not taken for loaded", async () => {
   const old = new OldBlocks({ fresh: false });
-  let answer = (_: { blocks: []; whole: true }) => undefined as void;
+  let answer: (loaded: { blocks: []; whole: true }) => void = () => undefined;
   old.refill(
     () => new Promise((resolve) => (answer = resolve)),
     () => undefined,

@@ -1,6 +1,6 @@
 // One shard in MongoDB: heads and entries in memory as in every store, events in the database. ARCHITECTURE.md says what is atomic.
 
-import type { AnyBulkWriteOperation, ClientSession, Collection, Db, Document, FindCursor, MongoClient } from "mongodb";
+import type { AnyBulkWriteOperation, ClientSession, Collection, Db, Document, MongoClient } from "mongodb";
 import { mongoPayloadBytesMax } from "../../config.ts";
 import { BlockView } from "../../protocol/block.ts";
 import type { BlockFacts } from "../block-facts.ts";
@@ -33,24 +33,12 @@ import { messageOf, storeError } from "./failures.ts";
 import { droppedWrite, type HeadDocument, headsOf, headWrite, placeOf, type StreamFacts } from "./heads.ts";
 import { type Loaded, type OldBlock, OldBlocks } from "./old-blocks.ts";
 import { type Claim, claimShard, ownersOf, releaseShard, untilStage } from "./owner.ts";
-import {
-  blocksQuery,
-  eventsQuery,
-  foreignQuery,
-  idQuery,
-  keyQuery,
-  keysQuery,
-  type Place,
-  type Query,
-  timeQuery,
-} from "./queries.ts";
-import { readBlocks } from "./reader.ts";
+import { eventsQuery, foreignQuery, type Offsets, type Place } from "./queries.ts";
+import { Questions } from "./questions.ts";
 import { Sweeper } from "./sweep.ts";
 
 /** Of an owner that has nothing to commit; owner.ts says what for. */
 const beatMs = 1500;
-const keysAtOnce = 16;
-const keyDocuments = 1000;
 
 export interface MongoShardOptions {
   readonly shard: number;
@@ -93,6 +81,7 @@ export class MongoShard implements ShardStore {
   /** Streams that ended, until nothing of them is left. */
   private readonly dropping = new Map<number, Promise<void>>();
   private readonly events: Collection<EventDocument>;
+  private readonly questions: Questions;
   private readonly sweeper: Sweeper;
   private readonly binary: MakeBinary;
   private claim: Claim;
@@ -110,6 +99,7 @@ export class MongoShard implements ShardStore {
     this.claim = claim;
     this.binary = (bytes) => new driver.Binary(bytes);
     this.events = db.collection<EventDocument>("events");
+    this.questions = new Questions({ shard, client: options.client, events: this.events, writer: session });
     this.sweeper = new Sweeper(this.events, (error) =>
       events.report(`events below the start of a stream of shard ${shard} are not removed yet: ${messageOf(error)}`),
     );
@@ -119,7 +109,7 @@ export class MongoShard implements ShardStore {
 
   /** What the last owner has left: nobody but us can change it any more. */
   async load(): Promise<void> {
-    await this.withReads(async (options) => {
+    await this.questions.ask(async (options) => {
       for (const name of entryCollections) {
         for await (const document of this.collection(name).find(ofShard(this.shard), options)) this.takeEntry(document);
       }
@@ -423,21 +413,13 @@ export class MongoShard implements ShardStore {
   // --------------------------------------------------------------------------------------------------------------- reads
 
   async read(stream: number, range: { from: number; to: number; bytesMax: number }): Promise<ReadResult> {
-    const head = this.state.heads.get(stream);
-    const facts = this.facts.get(stream);
-    if (head === undefined || facts === undefined) {
-      this.checkOpen();
-      return { blocks: [], next: range.from };
-    }
-    const { start, end } = head;
+    const asked = this.asked(stream);
+    if (asked === undefined) return { blocks: [], next: range.from };
     const missing: Damage[] = [];
-    const result = await this.withReads((options) =>
-      readBlocks(facts, { start, end }, range, {
-        find: (place, offsets) => this.find(eventsQuery(place, offsets), options),
-        start: () => this.state.heads.get(stream)?.start ?? Number.POSITIVE_INFINITY,
-        damaged: (damage) => void missing.push({ shard: this.shard, ...damage }),
-      }),
-    );
+    const result = await this.questions.blocksIn(asked.place, asked.offsets, range, {
+      start: () => this.state.heads.get(stream)?.start ?? Number.POSITIVE_INFINITY,
+      damaged: (damage) => void missing.push({ shard: this.shard, ...damage }),
+    });
     if (missing.length > 0) await this.checkOwner();
     for (const damage of missing) this.damaged(damage);
     return result;
@@ -446,94 +428,34 @@ export class MongoShard implements ShardStore {
   /** What is missing may have been removed by another node that has the shard by now. */
   private async checkOwner(): Promise<void> {
     const { shard, epoch } = this.claim;
-    const owner = await this.withReads((options) => ownersOf(this.options.db).findOne({ _id: shard, epoch }, options));
+    const owner = await this.questions.ask((options) =>
+      ownersOf(this.options.db).findOne({ _id: shard, epoch }, options),
+    );
     if (owner !== null) return;
     if (this.status === "open") this.status = "broken";
     throw new StoreError("broken", "EFENCED", `shard ${shard} was taken over by another node, this was epoch ${epoch}`);
   }
 
   async findTs(stream: number, ts: number): Promise<number> {
-    const head = this.state.heads.get(stream);
-    const facts = this.facts.get(stream);
-    if (head === undefined || facts === undefined) return 0;
-    const { start, end } = head;
-    return this.withReads(async (options) => {
-      // The first block by whose end the stream had reached that time has the first such event, unless retention has removed it.
-      const reached = await this.find(blocksQuery(facts, { from: 0, to: end }, ts), options)
-        .limit(1)
-        .next();
-      if (reached === null) return end;
-      const from = Math.max(start, reached.offset);
-      const found = await this.find(timeQuery(facts, { from, to: end }, ts), options)
-        .limit(1)
-        .next();
-      return found?.offset ?? end;
-    });
+    const asked = this.asked(stream);
+    return asked === undefined ? 0 : this.questions.time(asked.place, asked.offsets, ts);
   }
 
   async findId(stream: number, id: string): Promise<number | undefined> {
-    return this.withStream(stream, undefined, async (place, offsets, options) => {
-      const found = await this.find(idQuery(place, offsets, id), options)
-        .limit(1)
-        .next();
-      return found?.offset;
-    });
+    const asked = this.asked(stream);
+    return asked && this.questions.id(asked.place, asked.offsets, id);
   }
 
   async latest(
     stream: number,
     query: { keys: readonly string[] } | { after: string; limit: number },
   ): Promise<readonly LatestEntry[]> {
-    return this.withStream(stream, [], (place, offsets, options) =>
-      "keys" in query
-        ? this.latestOf(place, offsets, query.keys, options)
-        : this.latestAfter(place, offsets, query, options),
-    );
-  }
-
-  private async latestOf(
-    place: Place,
-    offsets: { from: number; to: number },
-    keys: readonly string[],
-    options: ReadOptions,
-  ): Promise<readonly LatestEntry[]> {
-    const found: LatestEntry[] = [];
-    for (let at = 0; at < keys.length; at += keysAtOnce) {
-      const some = await Promise.all(
-        keys.slice(at, at + keysAtOnce).map(async (key) => {
-          const event = await this.find(keyQuery(place, offsets, key), options)
-            .limit(1)
-            .next();
-          return event === null ? [] : [{ key, offset: event.offset }];
-        }),
-      );
-      found.push(...some.flat());
-    }
-    return found;
-  }
-
-  /** Reads the index in pieces, and steps over a key with many events as soon as one of them is known. */
-  private async latestAfter(
-    place: Place,
-    offsets: { from: number; to: number },
-    { after, limit }: { readonly after: string; readonly limit: number },
-    options: ReadOptions,
-  ): Promise<readonly LatestEntry[]> {
-    const entries: LatestEntry[] = [];
-    for (let last = after; ; ) {
-      const cursor = this.find(keysQuery(place, offsets, last), options);
-      const piece = await cursor
-        .project<{ key: string; offset: number }>({ _id: 0, key: 1, offset: 1 })
-        .limit(keyDocuments)
-        .toArray();
-      for (const { key, offset } of piece) {
-        if (key === last) continue;
-        if (entries.length === limit) return entries;
-        entries.push({ key, offset });
-        last = key;
-      }
-      if (piece.length < keyDocuments) return entries;
-    }
+    const asked = this.asked(stream);
+    if (asked === undefined) return [];
+    const { place, offsets } = asked;
+    return "keys" in query
+      ? this.questions.latestOf(place, offsets, query.keys)
+      : this.questions.latestAfter(place, offsets, query);
   }
 
   pruneTo(stream: number, policy: { storedBefore?: number; bytesMax?: number }): number {
@@ -556,59 +478,18 @@ export class MongoShard implements ShardStore {
     return start;
   }
 
-  /** The blocks that end behind `from`, in order; `to` is where a block may begin at most. */
   private async loadBlocks(stream: number, from: number, to: number, limit = 0): Promise<Loaded> {
-    const facts = this.facts.get(stream);
-    if (facts === undefined) return { blocks: [], whole: false };
-    return this.withReads(async (options) => {
-      const found = await this.find(blocksQuery(facts, { from: 0, to }), options)
-        .project<Pick<EventDocument, "offset" | "block">>({ _id: 0, offset: 1, block: 1 })
-        .limit(limit)
-        .toArray();
-      const blocks = found.flatMap(({ offset, block }) => {
-        if (block === undefined || offset + block.count <= from) return [];
-        const { storedAt, bytes, count } = block;
-        return [{ first: offset, end: offset + count, storedAt, bytes }];
-      });
-      return { blocks, whole: limit === 0 || found.length < limit };
-    });
+    const place = this.facts.get(stream);
+    return place === undefined ? { blocks: [], whole: false } : this.questions.blocks(place, { from, to }, limit);
   }
 
-  private async withStream<T>(
-    stream: number,
-    nothing: T,
-    run: (place: Place, offsets: { from: number; to: number }, options: ReadOptions) => Promise<T>,
-  ): Promise<T> {
+  /** A stream as it is now, for a question about it. */
+  private asked(stream: number): { readonly place: Place; readonly offsets: Offsets } | undefined {
+    if (this.status === "closed") throw this.stale();
     const head = this.state.heads.get(stream);
-    const facts = this.facts.get(stream);
-    if (head === undefined || facts === undefined) {
-      this.checkOpen();
-      return nothing;
-    }
-    const { start: from, end: to } = head;
-    return this.withReads((options) => run(facts, { from, to }, options));
-  }
-
-  private find({ filter, sort }: Query, options: ReadOptions): FindCursor<EventDocument> {
-    return this.events.find(filter, { ...options, sort });
-  }
-
-  /**
-   * What is read is at a majority, and never older than our last commit: after a failover a new primary may not know for a moment how
-   * far a majority is, and what it then does not show would be taken for missing.
-   */
-  private async withReads<T>(run: (options: ReadOptions) => Promise<T>): Promise<T> {
-    this.checkOpen();
-    const session = this.options.client.startSession({ causalConsistency: true });
-    try {
-      const { operationTime } = this.session;
-      if (operationTime !== undefined) session.advanceOperationTime(operationTime);
-      return await run({ session, readConcern: { level: "majority" } });
-    } catch (error) {
-      throw storeError(error, "broken", `shard ${this.shard} could not be read`);
-    } finally {
-      await session.endSession();
-    }
+    const place = this.facts.get(stream);
+    if (head === undefined || place === undefined) return undefined;
+    return { place, offsets: { from: head.start, to: head.end } };
   }
 
   private damaged(damage: Damage): void {
@@ -671,10 +552,6 @@ export class MongoShard implements ShardStore {
     return this.options.db.collection<EntryDocument>(name);
   }
 
-  private checkOpen(): void {
-    if (this.status === "closed") throw this.stale();
-  }
-
   private stale(): StoreError {
     return new StoreError("broken", "ESTALE", `shard ${this.shard} is ${this.status}`);
   }
@@ -708,11 +585,6 @@ function dropper(trimmable: Trimmable): (stream: number, start: number | null) =
     const gone = known.blocks.filter(({ end }) => end > before && end <= start);
     return gone.reduce((sum, { bytes }) => sum + bytes, 0);
   };
-}
-
-interface ReadOptions {
-  readonly session: ClientSession;
-  readonly readConcern: { readonly level: "majority" };
 }
 
 function oldBlockOf(block: BlockView): OldBlock {
