@@ -1,6 +1,6 @@
 // One shard in MongoDB: heads and entries in memory as in every store, events in the database. ARCHITECTURE.md says what is atomic.
 
-import type { AnyBulkWriteOperation, ClientSession, Collection, Db, Document, MongoClient } from "mongodb";
+import type { ClientSession, Collection, Db, MongoClient } from "mongodb";
 import { mongoPayloadBytesMax } from "../../config.ts";
 import { BlockView } from "../../protocol/block.ts";
 import type { BlockFacts } from "../block-facts.ts";
@@ -16,8 +16,8 @@ import {
   type StoreEvents,
   type StreamHead,
 } from "../store.ts";
-import { type Concern, commitWrites, type Writes } from "./commit.ts";
-import { documentsOf, type EventDocument, type MakeBinary } from "./documents.ts";
+import { type Concern, commitWrites } from "./commit.ts";
+import type { EventDocument } from "./documents.ts";
 import type { Driver } from "./driver.ts";
 import {
   collectionOf,
@@ -26,13 +26,13 @@ import {
   entryCollections,
   entryKey,
   entryValue,
-  entryWrite,
   ofShard,
 } from "./entries.ts";
 import { messageOf, storeError } from "./failures.ts";
-import { droppedWrite, type HeadDocument, headsOf, headWrite, placeOf, type StreamFacts } from "./heads.ts";
+import { type HeadDocument, headsOf, placeOf, type StreamFacts } from "./heads.ts";
 import { type Loaded, type OldBlock, OldBlocks } from "./old-blocks.ts";
 import { type Claim, claimShard, ownersOf, releaseShard, untilStage } from "./owner.ts";
+import { dropper, endOf, planWrites, type Trimmable, type View } from "./plan.ts";
 import { eventsQuery, foreignQuery, type Offsets, type Place } from "./queries.ts";
 import { Questions } from "./questions.ts";
 import { Sweeper } from "./sweep.ts";
@@ -83,7 +83,6 @@ export class MongoShard implements ShardStore {
   private readonly events: Collection<EventDocument>;
   private readonly questions: Questions;
   private readonly sweeper: Sweeper;
-  private readonly binary: MakeBinary;
   private claim: Claim;
   private committing: Promise<void> | undefined;
   private beating: Promise<void> | undefined;
@@ -91,13 +90,12 @@ export class MongoShard implements ShardStore {
   private status: "open" | "broken" | "closed" = "open";
 
   constructor(options: MongoShardOptions, session: ClientSession, claim: Claim) {
-    const { shard, driver, db, events } = options;
+    const { shard, db, events } = options;
     this.options = options;
     this.shard = shard;
     this.epoch = claim.epoch;
     this.session = session;
     this.claim = claim;
-    this.binary = (bytes) => new driver.Binary(bytes);
     this.events = db.collection<EventDocument>("events");
     this.questions = new Questions({ shard, client: options.client, events: this.events, writer: session });
     this.sweeper = new Sweeper(this.events, (error) =>
@@ -199,7 +197,7 @@ export class MongoShard implements ShardStore {
     try {
       for (const [key, value] of commit.puts) this.learnTopic(key, value);
       const trimmable = await this.trimmable(commit, blocks);
-      const writes = this.writesOf(commit, checked, blocks, trimmable);
+      const writes = planWrites({ commit, checked, blocks, trimmable }, this.view());
       const { db, clock, commitMs } = this.options;
       await commitWrites(writes, this.claim, {
         db,
@@ -244,73 +242,20 @@ export class MongoShard implements ShardStore {
     return found;
   }
 
-  private writesOf(
-    commit: Commit,
-    checked: readonly BlockFacts[],
-    blocks: readonly BlockView[],
-    trimmable: Trimmable,
-  ): Writes {
-    const entries = new Map<EntryCollection, AnyBulkWriteOperation<Document>[]>();
-    const write = (name: EntryCollection, operation: AnyBulkWriteOperation<Document>) => {
-      const list = entries.get(name);
-      if (list === undefined) entries.set(name, [operation]);
-      else list.push(operation);
+  private view(): View {
+    return {
+      shard: this.shard,
+      state: this.state,
+      factsOf: (stream) => this.factsOf(stream),
+      topicOf: (stream) => this.topics.get(stream)?.name,
+      binary: (bytes) => new this.options.driver.Binary(bytes),
     };
-    const { binary, shard } = this;
-    const topicOf = (stream: number) => this.topics.get(stream)?.name;
-    // Of two puts of a key the later one wins, so the first need not be written.
-    for (const [key, value] of new Map(commit.puts)) {
-      const operation = entryWrite(shard, key, value, { topicOf, binary });
-      write(collectionOf(key), operation as AnyBulkWriteOperation<Document>);
-    }
-    const after = this.headsAfter(commit, checked, trimmable);
-    for (const [stream, head] of after) {
-      const facts = this.factsAfter(stream, blocks);
-      const operation = head === undefined ? droppedWrite(facts, this.endOf(stream, checked)) : headWrite(facts, head);
-      write("partitions", operation as AnyBulkWriteOperation<Document>);
-    }
-    const events = blocks.flatMap((block) => {
-      const facts = this.factsOf(block.stream);
-      return documentsOf(block, facts, facts.tsMax, binary);
-    });
-    return { events, entries };
-  }
-
-  /** The heads that the commit changes, as they will be; undefined for a stream that ends. */
-  private headsAfter(
-    commit: Commit,
-    checked: readonly BlockFacts[],
-    trimmable: Trimmable,
-  ): ReadonlyMap<number, StreamHead | undefined> {
-    const draft = new ShardState();
-    const changed = new Set([...checked.map(({ stream }) => stream), ...commit.trims.map(([stream]) => stream)]);
-    for (const stream of changed) {
-      const head = this.state.heads.get(stream);
-      if (head !== undefined) draft.heads.set(stream, { ...head });
-      else if (!checked.some((block) => block.stream === stream)) changed.delete(stream);
-    }
-    draft.apply({ puts: [], trims: commit.trims }, checked, dropper(trimmable));
-    return new Map([...changed].map((stream) => [stream, draft.heads.get(stream)]));
   }
 
   private factsOf(stream: number): StreamFacts {
     return (
       this.facts.get(stream) ?? { ...placeOf(this.shard, stream, this.topics.get(stream)?.name), tsMax: 0, swept: 0 }
     );
-  }
-
-  private factsAfter(stream: number, blocks: readonly BlockView[]): StreamFacts {
-    const facts = this.factsOf(stream);
-    const block = blocks.find((one) => one.stream === stream);
-    return { ...facts, tsMax: Math.max(facts.tsMax, block?.maxTs ?? 0) };
-  }
-
-  /** Of a stream that ends with this commit. */
-  private endOf(stream: number, checked: readonly BlockFacts[]): StreamHead {
-    const head = this.state.heads.get(stream);
-    const block = checked.find((one) => one.stream === stream);
-    const end = block === undefined ? (head?.end ?? 0) : block.firstOffset + block.count;
-    return { start: end, end, lastStoredAt: block?.storedAt ?? head?.lastStoredAt ?? 0, bytes: 0 };
   }
 
   /** It is durable: from here on it is seen. */
@@ -329,7 +274,7 @@ export class MongoShard implements ShardStore {
     }
     const before = new Map(
       commit.trims.map(([stream]) => {
-        return [stream, { start: this.state.heads.get(stream)?.start, end: this.endOf(stream, checked).end }];
+        return [stream, { start: this.state.heads.get(stream)?.start, end: endOf(this.state, stream, checked).end }];
       }),
     );
     this.state.apply(commit, checked, dropper(trimmable));
@@ -570,21 +515,6 @@ interface Topic {
 interface TopicEntry {
   readonly name: string;
   readonly settings: { readonly writeConcern?: string };
-}
-
-type Trimmable = ReadonlyMap<number, { readonly start: number; readonly blocks: readonly OldBlock[] }>;
-
-/** Gives the bytes of the blocks that each move of a start leaves behind, one after the other. */
-function dropper(trimmable: Trimmable): (stream: number, start: number | null) => number {
-  const starts = new Map<number, number>();
-  return (stream, start) => {
-    const known = trimmable.get(stream);
-    if (known === undefined || start === null) return 0;
-    const before = starts.get(stream) ?? known.start;
-    starts.set(stream, start);
-    const gone = known.blocks.filter(({ end }) => end > before && end <= start);
-    return gone.reduce((sum, { bytes }) => sum + bytes, 0);
-  };
 }
 
 function oldBlockOf(block: BlockView): OldBlock {
