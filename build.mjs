@@ -29,7 +29,12 @@ const nodeGlobalMark = "NODE_ONLY_";
 
 /** The programs of the node itself, by output name. One that is not written yet is left out. */
 function sourceEntries() {
-  const entries = { main: "src/main.ts", narthex: "src/narthex.ts", host: "src/runtime/host.ts" };
+  const entries = {
+    main: "src/main.ts",
+    cli: "src/cli/cli.ts",
+    narthex: "src/narthex.ts",
+    host: "src/runtime/host.ts",
+  };
   return Object.fromEntries(Object.entries(entries).filter(([, path]) => existsSync(join(root, path))));
 }
 
@@ -71,6 +76,8 @@ const nodeOptions = {
   format: "esm",
   target: "node20",
   sourcemap: true,
+  // Node keeps the whole of a map in memory.
+  sourcesContent: false,
   write: false,
 };
 

@@ -2,7 +2,6 @@
 
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
-import { isForCommands, runCli } from "./cli/cli.ts";
 import { exitCodes } from "./cli/context.ts";
 import { type Config, helpText, readConfig } from "./config.ts";
 import { type OpenNode, startNode } from "./node.ts";
@@ -64,9 +63,15 @@ function announce(node: OpenNode): void {
 async function main(): Promise<void> {
   const [first = "start", ...rest] = process.argv.slice(2);
   if (first === "start") return start(rest);
+  const { isForCommands, runCli } = await loadCommands();
   // A flag first means a node is to be started, as ever; a word, or a flag that only commands have, means a command.
   if (first.startsWith("-") && !isForCommands(first)) return start([first, ...rest]);
   process.exit(await runCli([first, ...rest], version()));
+}
+
+/** A bundle of its own: a node that serves has no use for it, and each megabyte of its heap is marked again and again. */
+function loadCommands(): Promise<typeof import("./cli/cli.ts")> {
+  return import(new URL("./cli.js", import.meta.url).href);
 }
 
 async function start(argv: readonly string[]): Promise<void> {

@@ -12,6 +12,7 @@ export function publishWindow(
   publisher: Publisher,
   { from, to, window, make, confirmed }: WindowOptions,
 ): Promise<void> {
+  if (from >= to) return Promise.resolve();
   return new Promise((resolve, reject) => {
     let next = from;
     let underWay = 0;
@@ -46,6 +47,7 @@ export function publishPaced(
   publisher: Publisher,
   { from, to, perSecond, make }: { from: number; to: number; perSecond: number; make: Make },
 ): Promise<void> {
+  if (from >= to) return Promise.resolve();
   return new Promise((resolve, reject) => {
     const started = performance.now();
     const dueAt = (i: number) => started + ((i - from) * 1000) / perSecond;
@@ -68,6 +70,8 @@ export function publishPaced(
 
 /** Takes the events 0..total: each once, and in order unless several members share the work. */
 export class Arrivals {
+  /** Told of each event that comes, as long as it is set. */
+  latencies: Latencies | undefined;
   private readonly options: ArrivalsOptions;
   private readonly seen: Uint8Array;
   private count = 0;
@@ -80,12 +84,11 @@ export class Arrivals {
   }
 
   readonly take = ({ i, t0 }: Payload): void => {
-    const { ordered, latencies, measuredFrom } = this.options;
     if (this.seen[i] !== 0) this.fail(`event ${i} came twice`);
-    else if (ordered && i !== this.count) this.fail(`event ${i} came where ${this.count} was due`);
+    else if (this.options.ordered && i !== this.count) this.fail(`event ${i} came where ${this.count} was due`);
     this.seen[i] = 1;
     this.count++;
-    if (i >= measuredFrom) latencies.add(performance.now() - t0);
+    this.latencies?.add(performance.now() - t0);
     if (this.waiters.length > 0 && this.count >= this.waiters[0].count) this.waiters.shift()?.resolve();
   };
 
@@ -105,7 +108,4 @@ export class Arrivals {
 export interface ArrivalsOptions {
   readonly total: number;
   readonly ordered: boolean;
-  readonly latencies: Latencies;
-  /** Latencies count from this event on: those before it warm up. */
-  readonly measuredFrom: number;
 }

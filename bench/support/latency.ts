@@ -21,8 +21,17 @@ export class Latencies {
     this.ms[this.count++] = ms;
   }
 
+  /** What was added so far. */
+  get values(): Float64Array {
+    return this.ms.slice(0, this.count);
+  }
+
+  addAll(ms: Iterable<number>): void {
+    for (const one of ms) this.add(one);
+  }
+
   percentiles(): Percentiles {
-    const sorted = this.ms.slice(0, this.count).sort();
+    const sorted = this.values.sort();
     const at = (p: number) => {
       const value = sorted[Math.min(sorted.length - 1, Math.floor((p / 100) * sorted.length))] ?? 0;
       return Number(value.toFixed(3));

@@ -1,4 +1,4 @@
-// What a bench prints: a line of JSON for each measurement, for machines, and a table of them all, for people.
+// What a bench prints: a line of JSON for each measurement, for machines, and a table of them all and the goals, for people.
 
 import { cpus } from "node:os";
 import type { Percentiles } from "./latency.ts";
@@ -8,6 +8,8 @@ import type { Settings } from "./settings.ts";
 export interface Result extends Partial<Percentiles> {
   readonly bench: string;
   readonly system: string;
+  /** What is varied within the bench, in words. */
+  readonly variant?: string;
   readonly durability: string;
   readonly n: number;
   readonly events_per_s: number;
@@ -28,8 +30,9 @@ export function resultOf(
   latency?: Percentiles,
   more: Readonly<Record<string, unknown>> = {},
 ): Result {
-  const per = (micros: number | undefined) => (micros === undefined ? undefined : Number((micros / events).toFixed(2)));
-  const { server, front, workers } = measured.server;
+  const per = (micros: number | undefined) =>
+    micros === undefined || events === 0 ? undefined : rounded(micros / events);
+  const { server, front, workers, client } = measured.used;
   return {
     bench,
     system: system.name,
@@ -48,14 +51,95 @@ export function resultOf(
       server: per(server),
       front: per(front),
       workers: per(workers),
-      client: per(measured.clientMicros),
+      client: per(client),
     },
     ...more,
   };
 }
 
+/** To what can be told apart, also where one event takes a thousandth of a microsecond. */
+function rounded(value: number): number {
+  return Math.abs(value) >= 1000 ? Math.round(value) : Number(value.toPrecision(4));
+}
+
 export function print(result: Result): void {
   console.log(JSON.stringify(result));
+}
+
+const columns = [
+  "events/s",
+  "server µs",
+  "front",
+  "workers",
+  "client",
+  "p50 ms",
+  "p90",
+  "p99",
+  "p99.9",
+  "max",
+  "B/event",
+];
+
+function columnsOf(result: Result): readonly (number | undefined)[] {
+  const { n, events_per_s, cpu_us_per_event: cpu, p50, p90, p99, p999, max } = result;
+  const stored = result.stored_bytes_per_event as number | undefined;
+  const rate = n === 0 ? undefined : events_per_s;
+  return [rate, cpu.server, cpu.front, cpu.workers, cpu.client, p50, p90, p99, p999, max, stored];
+}
+
+/** The measurements in a table; what they have in common stands above it. `more`: fields that only this bench has. */
+export function resultTable(results: readonly Result[], more: readonly string[] = []): string {
+  const of = (field: string) => [...new Set(results.map((result) => result[field]))].join(", ");
+  const head = `${of("bench")}: ${of("durability")}, payload ${of("payload_bytes")} B, window ${of("window")}, workers ${of("workers")}`;
+  const names = ["", ...columns, ...more.map((field) => field.replaceAll("_", " "))];
+  const rows = results.map((result) => {
+    const { system, variant } = result;
+    const own = more.map((field) => result[field] as number | undefined);
+    return [variant === undefined ? system : `${system}, ${variant}`, ...columnsOf(result), ...own];
+  });
+  // A bench without latencies, or without a server, has no columns of dashes for them.
+  const used = names.map((_, column) => rows.some((row) => row[column] !== undefined));
+  const pick = <T>(row: readonly T[]) => row.filter((_, column) => used[column]);
+  return `${head}\n${table(pick(names), rows.map(pick))}`;
+}
+
+/** What is typical of several runs of the same: the median of each number. */
+export function medians(results: readonly Result[]): Result {
+  const middle = (values: readonly unknown[]): unknown => {
+    const [first] = values;
+    if (typeof first === "number") return rounded(median(values as number[]));
+    if (typeof first !== "object" || first === null) return first;
+    const parts = Object.keys(first).map((name) => [name, middle(values.map((value) => (value as Fields)[name]))]);
+    return Object.fromEntries(parts);
+  };
+  return middle(results) as Result;
+}
+
+type Fields = Readonly<Record<string, unknown>>;
+
+const signs = {
+  "<": (value: number, bound: number) => value < bound,
+  "≤": (value: number, bound: number) => value <= bound,
+  "≥": (value: number, bound: number) => value >= bound,
+} as const;
+
+/** A line with what should be beside what is. `text` is the value as it is to be read, if not the bare number. */
+export function printGoal(
+  what: string,
+  value: number,
+  { is, bound, unit = "" }: { readonly is: keyof typeof signs; readonly bound: number; readonly unit?: string },
+  text = `${Number(value.toPrecision(3))}${unit}`,
+): void {
+  console.log(`${what}: ${text} · goal ${is} ${bound}${unit}: ${signs[is](value, bound) ? "met" : "not met"}`);
+}
+
+/** The goal is for the median of the rounds. */
+export function printRatioGoal(
+  what: string,
+  values: readonly number[],
+  goal: { readonly is: keyof typeof signs; readonly bound: number },
+): void {
+  printGoal(what, median(values), { ...goal, unit: " ×" }, `${spread(values)} × in ${values.length} pairs`);
 }
 
 /** A table with right-aligned columns; the first is a name. */

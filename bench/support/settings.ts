@@ -22,7 +22,8 @@ export function settings(defaults: Partial<Settings> = {}): Settings {
     warmUp: numberFrom("WARM_UP", defaults.warmUp ?? Math.min(50_000, Math.ceil(n / 4))),
     topic: process.env.TOPIC ?? defaults.topic ?? "bench.topic",
     store: process.env.STORE ?? defaults.store ?? "log",
-    workers: numberFrom("WORKERS", defaults.workers ?? 1),
+    // Some benches go over several.
+    workers: numbersFrom("WORKERS", [defaults.workers ?? 1])[0],
     payloadBytes: numberFrom("PAYLOAD", defaults.payloadBytes ?? 256),
     window: numberFrom("WINDOW", defaults.window ?? 1000),
     batch: numberFrom("BATCH", defaults.batch ?? 200),

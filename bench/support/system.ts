@@ -31,12 +31,18 @@ export interface CpuReading {
   readonly workers?: number;
 }
 
-export interface System {
+/** The ways to it, each a connection of its own. */
+export interface Clients {
+  publisher(topic: string): Promise<Publisher>;
+  consumer(options: ConsumerOptions): Promise<Consumer>;
+}
+
+export interface System extends Clients {
   readonly name: string;
   /** What a confirmed publish means, in words. */
   readonly durability: string;
-  publisher(topic: string): Promise<Publisher>;
-  consumer(options: ConsumerOptions): Promise<Consumer>;
+  /** Of a program that is not built here. */
+  readonly version?: string;
   /** Since its start. */
   cpu(): Promise<CpuReading>;
   /** On disk now. */

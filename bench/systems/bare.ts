@@ -21,6 +21,11 @@ export async function startBare(set: Settings, speech: "batch" | "plain" = "batc
   const [port] = (await once(child.stdout, "data")) as [Buffer];
   const url = `ws://127.0.0.1:${Number(port.toString())}`;
   const pid = child.pid as number;
+  const abandon = () => {
+    child.kill("SIGKILL");
+    folder.remove();
+  };
+  process.once("exit", abandon);
   return {
     name: speech === "batch" ? "bare path" : "bare path (plain)",
     durability: "fsync before OK",
@@ -29,6 +34,7 @@ export async function startBare(set: Settings, speech: "batch" | "plain" = "batc
     cpu: async () => ({ server: processMicros([pid]), front: mainMicros(pid) }),
     storedBytes: async () => undefined,
     async stop() {
+      process.off("exit", abandon);
       child.kill("SIGKILL");
       await exited;
       folder.remove();

@@ -1,15 +1,14 @@
 // A node in a process of its own, as `npm start` runs it but without rate limits, and the ways of speaking to it.
 
-import { readdirSync, statSync } from "node:fs";
-import { join } from "node:path";
 import { connect } from "../../src/client/client.ts";
 import { encodePack } from "../../src/protocol/pack.ts";
 import { BatchClient } from "../../test/support/batch-client.ts";
 import { dataFolder, startNode } from "../../test/support/node-process.ts";
 import { mainMicros, processMicros } from "../support/cpu.ts";
+import { folderBytes } from "../support/folder-bytes.ts";
 import { type Payload, payloadBytes } from "../support/payload.ts";
 import type { Settings } from "../support/settings.ts";
-import type { Consumer, ConsumerOptions, Publisher, System } from "../support/system.ts";
+import type { Clients, Consumer, ConsumerOptions, Publisher, System } from "../support/system.ts";
 import { plainConsumer, plainPublisher } from "./plain.ts";
 
 /** `library`: narthex/client. `thin`: binary frames, no more than needed. `plain`: JSON frames of one event each. */
@@ -29,12 +28,14 @@ export interface NarthexSystem extends System {
   readonly data: string;
 }
 
+/** With a folder of its own unless it is given one, which stays then. */
 export async function startNarthex(
   set: Settings,
   speech: Speech = "library",
   env: Readonly<Record<string, string>> = {},
+  kept?: string,
 ): Promise<NarthexSystem> {
-  const folder = dataFolder();
+  const folder = kept === undefined ? dataFolder() : { path: kept, remove: () => undefined };
   const profile = process.env.PROFILE;
   const node = await startNode({
     data: folder.path,
@@ -53,6 +54,12 @@ export async function startNarthex(
     },
   });
   const pid = node.child.pid as number;
+  // A bench that fails leaves nothing behind.
+  const abandon = () => {
+    node.child.kill("SIGKILL");
+    folder.remove();
+  };
+  process.once("exit", abandon);
   const durability = set.store === "log" ? "fsync before OK" : "memory";
   return {
     name: speech === "library" ? "narthex" : `narthex (${speech})`,
@@ -61,18 +68,26 @@ export async function startNarthex(
     wsUrl: node.wsUrl,
     http: node.http,
     data: folder.path,
-    publisher: (topic) => publishers[speech](node.wsUrl, topic, set),
-    consumer: (options) => consumers[speech](node.wsUrl, options),
+    ...clientsOf(node.wsUrl, set, speech),
     cpu: async () => {
       const workers = await workerMicros(node.http);
       return { server: processMicros([pid]), front: mainMicros(pid), workers };
     },
     storedBytes: async () => (set.store === "log" ? folderBytes(folder.path) : undefined),
     async stop() {
+      process.off("exit", abandon);
       // Only an orderly end writes profiles.
       await node.kill(profile === undefined ? "SIGKILL" : "SIGTERM");
       folder.remove();
     },
+  };
+}
+
+/** From wherever they are. */
+export function clientsOf(url: string, set: Settings, speech: Speech): Clients {
+  return {
+    publisher: (topic) => publishers[speech](url, topic, set),
+    consumer: (options) => consumers[speech](url, options),
   };
 }
 
@@ -84,16 +99,6 @@ async function workerMicros(http: string): Promise<number> {
     seconds += Number(value);
   }
   return seconds * 1e6;
-}
-
-/** What was written, without what is only prepared: the blocks of a file of zeroes count as well. */
-function folderBytes(folder: string): number {
-  let bytes = 0;
-  for (const name of readdirSync(folder, { recursive: true }) as string[]) {
-    const stat = statSync(join(folder, name));
-    if (stat.isFile()) bytes += stat.size;
-  }
-  return bytes;
 }
 
 const publishers: Record<Speech, (url: string, topic: string, set: Settings) => Promise<Publisher>> = {

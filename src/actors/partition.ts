@@ -3,7 +3,7 @@
 
 import { type Failure, failure } from "../protocol/failure.ts";
 import { type Extension, mergedBytes, mergePacks, PackView } from "../protocol/pack.ts";
-import { payloadFault } from "../protocol/payload.ts";
+import { faultOfMany } from "../protocol/payload.ts";
 import { partitionOf, topicIdOf } from "../protocol/stream.ts";
 import { DedupeWindow, type Known, type Name } from "./dedupe.ts";
 import type { Actor, Effect, Env, Notice, Placed, Put, Ref, Sample, Shelf } from "./effects.ts";
@@ -476,12 +476,9 @@ function timesOf(pack: PackView): { tsMax: number; tsGiven: number } {
   return { tsMax, tsGiven };
 }
 
-/** Payloads are spliced into frames and lines as they are. Cut first, parse each: parsed together, a payload such as `7,8` would
- *  shift its neighbours. */
+/** Payloads are spliced into frames and lines as they are. */
 function faultOfPayloads(pack: PackView): Failure | undefined {
-  for (let index = 0; index < pack.count; index++) {
-    const fault = payloadFault(pack.payload(index));
-    if (fault !== undefined) return failure("bad_json", `event ${index}: ${fault}`);
-  }
-  return undefined;
+  const { bytes, payloadsAt, payloadBytes } = pack;
+  const found = faultOfMany(bytes.subarray(payloadsAt, payloadsAt + payloadBytes), pack.payloadStarts());
+  return found === undefined ? undefined : failure("bad_json", `event ${found.index}: ${found.fault}`);
 }

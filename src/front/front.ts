@@ -1,7 +1,7 @@
 // The front as one thing: it is given the worker threads and the settings, and makes everything that clients meet. Its life is
 // listening, draining, closed.
 
-import type { Signal } from "../actors/messages.ts";
+import type { Signal, TopicRecord } from "../actors/messages.ts";
 import type { Config } from "../config.ts";
 import { isFailure } from "../protocol/failure.ts";
 import { type Clock, sleep } from "../runtime/clock.ts";
@@ -68,7 +68,10 @@ export function createFront(options: FrontOptions): Front {
   const { topicsMax } = config.limits;
   const { partitions, autoCreate } = config;
   const budgets = new Budgets({ system, clock, config });
-  const removed = (topicId: number) => budgets.forget(topicId);
+  const removed = ({ id, name }: TopicRecord) => {
+    budgets.forget(id);
+    hall.publishing.forget(name);
+  };
   const router = new Router({ system, clock, partitions, autoCreate, topicsMax, removed });
   const hall: Hall = {
     config,

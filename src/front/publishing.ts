@@ -60,6 +60,11 @@ export class Publishing {
     return this.counts;
   }
 
+  /** The topic is deleted. One that is made under its name counts from nothing. */
+  forget(topic: string): void {
+    this.counts.delete(topic);
+  }
+
   /** One event whose payload is known to be JSON. */
   single(route: Route, entry: PackEntry, done: OutcomeDone): void {
     const place = this.router.partitionFor(route, entry.key, entry.id);

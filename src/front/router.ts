@@ -41,7 +41,7 @@ export interface RouterOptions {
   readonly autoCreate: boolean;
   readonly topicsMax: number;
   /** The topic is deleted: what others keep of it can go. */
-  readonly removed?: (topicId: number) => void;
+  readonly removed?: (topic: TopicRecord) => void;
 }
 
 /** How many records of the catalog are asked for at a time. */
@@ -280,7 +280,7 @@ export class Router {
     if (failed !== undefined) return failed;
     const forgotten = await this.ask(catalogAddress, { type: "forget", topicId: record.id });
     if (isFailure(forgotten)) return forgotten;
-    this.options.removed?.(record.id);
+    this.options.removed?.(record);
     return null;
   }
 

@@ -2,14 +2,15 @@
 // the time (a worker): afterwards it is spliced into frames and lines as it is.
 
 import { frameBounds } from "./bounds.ts";
-import { strictDecoder } from "./utf8.ts";
+import { decoder, strictDecoder } from "./utf8.ts";
+
+const tooDeep = `payload nests deeper than ${frameBounds.nestingMax}`;
 
 /**
  * What is wrong with a payload, or undefined: it must be one JSON value in UTF-8, nested at most 64 deep, without line breaks. (A
  * line break can only stand between tokens, where it means nothing, and would cut a line of an export in two.)
  */
 export function payloadFault(bytes: Uint8Array): string | undefined {
-  if (bytes.includes(0x0a) || bytes.includes(0x0d)) return "payload has a line break between its tokens";
   let text: string;
   try {
     text = strictDecoder.decode(bytes);
@@ -17,12 +18,58 @@ export function payloadFault(bytes: Uint8Array): string | undefined {
     if (!(error instanceof TypeError)) throw error;
     return "payload is not UTF-8";
   }
+  if (text.includes("\n") || text.includes("\r")) return "payload has a line break between its tokens";
   try {
     JSON.parse(text);
   } catch (error) {
     return `payload is not one JSON value${placeOf(error)}`;
   }
-  return nestsTooDeep(text, frameBounds.nestingMax) ? `payload nests deeper than ${frameBounds.nestingMax}` : undefined;
+  return nestsTooDeep(text, frameBounds.nestingMax) ? tooDeep : undefined;
+}
+
+/**
+ * The first of many payloads with a fault; they lie one behind the other in `bytes`, and `starts` has the place of each and the end of the last.
+ * ASCII, which most of them are, is decoded and searched as a whole: there a character is a byte. Each is parsed alone, or a payload such as
+ * `7,8` would shift its neighbours.
+ */
+export function faultOfMany(
+  bytes: Uint8Array,
+  starts: Uint32Array,
+): { readonly index: number; readonly fault: string } | undefined {
+  const text = asciiText(bytes);
+  if (text === undefined || text.includes("\n") || text.includes("\r")) return faultOneByOne(bytes, starts);
+  let brace = text.indexOf("{");
+  let bracket = text.indexOf("[");
+  for (let index = 0; index + 1 < starts.length; index++) {
+    const end = starts[index + 1];
+    const one = text.slice(starts[index], end);
+    try {
+      JSON.parse(one);
+    } catch (error) {
+      return { index, fault: `payload is not one JSON value${placeOf(error)}` };
+    }
+    let opened = 0;
+    for (; brace >= 0 && brace < end; brace = text.indexOf("{", brace + 1)) opened++;
+    for (; bracket >= 0 && bracket < end; bracket = text.indexOf("[", bracket + 1)) opened++;
+    if (opened > frameBounds.nestingMax && nestsTooDeep(one, frameBounds.nestingMax)) return { index, fault: tooDeep };
+  }
+  return undefined;
+}
+
+function asciiText(bytes: Uint8Array): string | undefined {
+  const text = decoder.decode(bytes);
+  return text.length === bytes.length && !text.includes("\ufffd") ? text : undefined;
+}
+
+function faultOneByOne(
+  bytes: Uint8Array,
+  starts: Uint32Array,
+): { readonly index: number; readonly fault: string } | undefined {
+  for (let index = 0; index + 1 < starts.length; index++) {
+    const fault = payloadFault(bytes.subarray(starts[index], starts[index + 1]));
+    if (fault !== undefined) return { index, fault };
+  }
+  return undefined;
 }
 
 /** Where JSON.parse gave up, if it says so. Its own message quotes the text, and what clients send must not get into logs. */

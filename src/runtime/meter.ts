@@ -21,12 +21,13 @@ export class Meter {
   tailMisses = 0;
   cellRestarts = 0;
   private readonly bound = new LabelBound();
+  private readonly lostBound = new LabelBound();
   private lost: Sample[] = [];
 
   /** The counters of a cell that is started again go on from where they were. */
   keepTotals(samples: readonly Sample[]): void {
     const totals = totalsOf(samples);
-    if (totals.length > 0) this.lost = this.bound.apply([...this.lost, ...totals]);
+    if (totals.length > 0) this.lost = this.lostBound.apply([...this.lost, ...totals]);
   }
 
   /** With those of the cells, bounded before they travel. */

@@ -35,7 +35,8 @@ export const commitEventsBounds: readonly number[] = [1, 4, 16, 64, 256, 1024, 4
 
 /**
  * Keeps the number of label sets of each metric bounded: the first so many stay themselves, all others become one whose labels
- * are `_other`. It remembers which ones stayed, since a series that changes sides would seem to fall.
+ * are `_other`. It remembers which ones stayed, since a series that changes sides would seem to fall. One that is not there any more, as of a
+ * deleted topic, makes room for another.
  */
 export class LabelBound {
   private readonly setsMax: number;
@@ -46,8 +47,10 @@ export class LabelBound {
   }
 
   apply(samples: Iterable<Sample>): Sample[] {
+    const all = [...samples];
+    this.release(all);
     const bounded: Sample[] = [];
-    for (const sample of samples) {
+    for (const sample of all) {
       let sets = this.kept.get(sample.name);
       if (sets === undefined) {
         sets = new Set();
@@ -65,6 +68,19 @@ export class LabelBound {
       }
     }
     return mergeSamples(bounded);
+  }
+
+  private release(samples: readonly Sample[]): void {
+    const present = new Map<string, Set<string>>();
+    for (const { name, labels } of samples) {
+      const sets = present.get(name) ?? new Set();
+      present.set(name, sets.add(labelKey(labels)));
+    }
+    for (const [name, sets] of this.kept) {
+      const there = present.get(name);
+      for (const key of sets) if (there?.has(key) !== true) sets.delete(key);
+      if (sets.size === 0) this.kept.delete(name);
+    }
   }
 }
 

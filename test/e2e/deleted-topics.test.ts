@@ -31,6 +31,8 @@ test("no actor of a deleted topic stays, but for its partition, which goes after
     await eventually(2000, "lease tables and buckets are gone", async () => (await cells()) === partitions).catch(
       async () => assert.is(await cells(), partitions, `${rounds} topics were made and deleted`),
     );
+    const series = node.front.stats().filter(({ labels }) => /^t\d/.test(labels.topic ?? ""));
+    assert.equal(series, [], "nothing is said of deleted topics any more");
   } finally {
     await node.close();
   }

@@ -84,7 +84,7 @@ test("it holds what is needed and nothing else", () => {
     "dist/",
     "package.json",
   ]);
-  const programs = ["main", "host", "narthex", "client", "client.browser", "cjs/client"].map(
+  const programs = ["main", "cli", "host", "narthex", "client", "client.browser", "cjs/client"].map(
     (name) => `dist/${name}.js`,
   );
   assert.equal(packed.paths.filter((path) => path.endsWith(".js")).sort(), programs.sort());

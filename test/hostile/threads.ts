@@ -11,6 +11,7 @@ import { eventually } from "../support/deadline.ts";
 export type Held = ReadonlyMap<string, number>;
 
 const source = `
+import { createHook } from "node:async_hooks";
 import { appendFileSync } from "node:fs";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
@@ -27,10 +28,17 @@ const look = (name) => {
     collect();
     setImmediate(() => {
       const { heapUsed, external } = process.memoryUsage();
-      say({ look: name, held: heapUsed + external });
+      say({ look: name, held: heapUsed + external, timers: timers.size });
     });
   });
 };
+const timers = new Set();
+if (COUNTS_TIMERS) {
+  createHook({
+    init: (id, type) => void (type === "Timeout" && timers.add(id)),
+    destroy: (id) => void timers.delete(id),
+  }).enable();
+}
 const channel = new BroadcastChannel("look");
 channel.onmessage = ({ data }) => look(data);
 channel.unref();
@@ -39,7 +47,7 @@ if (isMainThread) process.on("SIGUSR2", () => {
   channel.postMessage(++looks);
   look(looks);
 });
-say({ look: 0, held: 0 });
+say({ look: 0, held: 0, timers: 0 });
 `;
 
 interface Line {
@@ -47,6 +55,8 @@ interface Line {
   /** The how many-th; 0: it has just begun. */
   readonly look: number;
   readonly held: number;
+  /** Set and not over yet, those of Node itself included. */
+  readonly timers: number;
 }
 
 export class Threads {
@@ -54,11 +64,15 @@ export class Threads {
   private readonly module: string;
   private looks = 0;
 
-  constructor(folder: string) {
+  /** Counting timers costs a little of each promise. */
+  constructor(folder: string, { timers = false } = {}) {
     this.path = join(folder, "looks.ndjson");
     this.module = join(folder, "looks.mjs");
     writeFileSync(this.path, "");
-    writeFileSync(this.module, source.replace("PATH", JSON.stringify(this.path)));
+    writeFileSync(
+      this.module,
+      source.replace("PATH", JSON.stringify(this.path)).replace("COUNTS_TIMERS", String(timers)),
+    );
   }
 
   /** For the environment of the node. */
@@ -75,6 +89,11 @@ export class Threads {
       const held = new Map(lines.filter((line) => line.look === look).map((line) => [line.thread, line.held]));
       return held.size === new Set(lines.map(({ thread }) => thread)).size && held;
     });
+  }
+
+  /** That there were at the last look. */
+  get timers(): number {
+    return this.lines().reduce((sum, line) => (line.look === this.looks ? sum + line.timers : sum), 0);
   }
 
   private lines(): Line[] {

@@ -5,7 +5,7 @@ import fc from "fast-check";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { frameBounds } from "../../src/protocol/bounds.ts";
-import { nestsTooDeep, payloadFault } from "../../src/protocol/payload.ts";
+import { faultOfMany, nestsTooDeep, payloadFault } from "../../src/protocol/payload.ts";
 import { utf8Bytes } from "../../src/protocol/utf8.ts";
 import { runs, texts, wellFormed } from "../support/properties.ts";
 import { bytesOf } from "./bytes.ts";
@@ -78,6 +78,23 @@ test("bytes are a payload only if they are the UTF-8 of one", () => {
       assert.equal(bytesOf(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(given)), given);
     }),
     runs(3000),
+  );
+});
+
+test("of many payloads the first with a fault is told, as if each had come alone", () => {
+  const bad = fc.uint8Array({ maxLength: 4 });
+  const one = fc.oneof(json.map(bytesOf), json.map(bytesOf), fc.oneof(pieces, spoilt, nested).map(bytesOf), bad);
+  const plain = fc.oneof(fc.integer(), fc.string(), fc.boolean()).map((value) => bytesOf(JSON.stringify(value)));
+  fc.assert(
+    fc.property(fc.oneof(fc.array(plain, { maxLength: 6 }), fc.array(one, { maxLength: 6 })), (payloads) => {
+      const joined = Buffer.concat(payloads);
+      const starts = Uint32Array.from([0, ...payloads.map((_, i) => Buffer.concat(payloads.slice(0, i + 1)).length)]);
+      const found = faultOfMany(joined, starts);
+      const index = payloads.findIndex((bytes) => payloadFault(bytes) !== undefined);
+      assert.is(found?.index ?? -1, index);
+      if (found !== undefined) assert.is(found.fault, payloadFault(payloads[index]));
+    }),
+    runs(4000),
   );
 });
 

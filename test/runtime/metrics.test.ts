@@ -58,6 +58,9 @@ test("past the bound label sets fold into _other, and those who were first stay 
     b: 3,
     a: 2,
   });
+  // `a` is gone: there is room for one more.
+  assert.equal(read(bound.apply([sample("b", 4), sample("e", 6), sample("d", 5)])), { b: 4, e: 6, _other: 5 });
+  assert.equal(read(bound.apply([sample("a", 7), sample("e", 6), sample("b", 4)])), { _other: 7, b: 4, e: 6 });
 });
 
 test("the text has a type for each metric, cumulated buckets and escaped labels", async () => {

@@ -115,6 +115,8 @@ export class Checker {
   /** Hears what happens, in words. */
   trace: ((line: string) => void) | undefined;
   dedupeMs = 0;
+  /** The longest that a thread has stood still. */
+  stoodStillMs = 0;
   connRate: Rate | "off" = "off";
   topicRate: Rate | "off" = "off";
   readonly budgets = new Budgets();
@@ -468,6 +470,13 @@ export class Checker {
     }
   }
 
+  /** It begins, perhaps anew and in the middle of a turn: what was told to the one before it is gone, what it is told next is not. */
+  made(shard: number, cell: string): void {
+    const other = (one: Seek | Drop) => cell !== one.cell || shard !== one.shard;
+    this.seeks = this.seeks.filter(other);
+    this.drops = this.drops.filter(other);
+  }
+
   told(shard: number, cell: string, message: Message | Notice): void {
     if (!cell.startsWith("group/")) return;
     const name = cell.slice("group/".length);
@@ -670,9 +679,6 @@ export class Checker {
         this.budgets.reset(this.world.mono);
       } else if (item.type === "cellRestarted") {
         this.groups.get(item.address.cell.slice("group/".length))?.begins(this.world.mono);
-        const other = ({ cell, shard }: Seek | Drop) => cell !== item.address.cell || shard !== item.address.shard;
-        this.seeks = this.seeks.filter(other);
-        this.drops = this.drops.filter(other);
         this.coverage.hit("a cell is restarted");
         this.forgot ||= this.clockSetForth;
         this.budgets.reset(this.world.mono);
@@ -858,8 +864,8 @@ export class Checker {
     this.coverage.hit("dedupe: duplicate");
     if (ownId === undefined || event.ownId !== ownId)
       this.fail(`${where}: ${n} is no duplicate of ${JSON.stringify(event)}`);
-    // Half a second for the way there and back.
-    if (!this.clockMoved && publication.sentWall - event.storedAt > this.dedupeMs + 500) {
+    // It counts from when the partition hears of its commit: half a second for that and the way there and back, and what stood still.
+    if (!this.clockMoved && publication.sentWall - event.storedAt > this.dedupeMs + 500 + this.stoodStillMs) {
       this.fail(`${where}: ${n} is taken for a duplicate ${publication.sentWall - event.storedAt} ms later`);
     }
   }

@@ -88,8 +88,8 @@ export class SimClient {
   status: "open" | "closed" = "open";
   /** It takes nothing from the wire. */
   frozen = false;
-  /** Or it did so once. */
-  everFrozen = false;
+  /** It did so once, or had more before it than the node lets wait: then the node takes it for one that takes nothing. */
+  everStalled = false;
   readonly manners: Manners;
   private readonly world: World;
   private readonly checker: Checker;
@@ -102,6 +102,7 @@ export class SimClient {
   private readonly unread: string[] = [];
   private readonly untaken: (() => void)[] = [];
   private readonly front: Scope;
+  private readonly unsentBytesMax: number;
   private readonly peer: Peer & { bufferedAmount: number; readyState: number };
 
   constructor(options: {
@@ -110,6 +111,7 @@ export class SimClient {
     checker: Checker;
     coverage: Coverage;
     front: Scope;
+    unsentBytesMax: number;
     manners: Manners;
   }) {
     this.id = options.id;
@@ -117,6 +119,7 @@ export class SimClient {
     this.checker = options.checker;
     this.coverage = options.coverage;
     this.front = options.front;
+    this.unsentBytesMax = options.unsentBytesMax;
     this.manners = options.manners;
     this.scope = new Scope(`client-${options.id}`);
     this.peer = this.makePeer();
@@ -225,7 +228,7 @@ export class SimClient {
 
   freeze(frozen: boolean): void {
     this.frozen = frozen;
-    this.everFrozen = true;
+    this.everStalled = true;
     if (!frozen) for (const take of this.untaken.splice(0)) take();
   }
 
@@ -253,6 +256,7 @@ export class SimClient {
       send: (given: string | Uint8Array, _options: object, taken: (error?: Error | null) => void) => {
         const frame = typeof given === "string" ? given : decoder.decode(given);
         peer.bufferedAmount += frame.length;
+        this.everStalled ||= peer.bufferedAmount > this.unsentBytesMax;
         const lease = this.leaves(JSON.parse(frame) as Record<string, unknown>);
         const take = () => {
           if (peer.readyState !== 1) return;

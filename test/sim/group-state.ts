@@ -86,7 +86,7 @@ export class Lease {
 
   /** The node knows that of all that it sent at once, so not of a part of it that the connection took before it took nothing. */
   get surelyWritten(): boolean {
-    return this.written && this.subscription?.client.everFrozen !== true;
+    return this.written && this.subscription?.client.everStalled !== true;
   }
 
   /** Whether a request that reaches its table now may settle it. A deadline that has passed is no obstacle, also where its member left after that. */

@@ -20,6 +20,8 @@ export interface MachineWatch {
   posted(worker: number, post: ToFront): void;
   /** A host is about to take this in. Its cells are told when it is their turn. */
   taken(worker: number, post: ToHost): void;
+  /** A cell begins, perhaps anew. */
+  made(shard: number, cell: string): void;
   /** A cell is told this, and then it has decided so. */
   told(shard: number, cell: string, message: Message | Notice): void;
   decided(effects: readonly Effect[]): void;
@@ -200,6 +202,7 @@ export class Machine implements Threads {
         const made = kinds.create(cell, shelf, env);
         if (made === undefined) return undefined;
         const { actor } = made;
+        this.options.watch.made(shelf.shard, cell);
         const receive = actor.receive.bind(actor);
         actor.receive = (message, ref, at) => {
           if (this.poison !== undefined && cell.startsWith(this.poison) && message.type !== "committed") {

@@ -294,7 +294,8 @@ class Run {
     };
     const { world, checker, coverage } = this;
     const id = ++this.lastClient;
-    const client = new SimClient({ id, world, checker, coverage, front: node.scope, manners: chosen });
+    const unsentBytesMax = this.overrides.limits?.unsentBytesMax ?? 0;
+    const client = new SimClient({ id, world, checker, coverage, front: node.scope, unsentBytesMax, manners: chosen });
     this.clients.push(client);
     this.say(`${client.name} connects`);
     client.connect(node.front);
@@ -488,6 +489,7 @@ class Run {
         return;
       case 9: {
         const ms = dice.pick([100, 1000, 6000]);
+        this.checker.stoodStillMs = Math.max(this.checker.stoodStillMs, ms);
         if (dice.chance(30)) {
           this.say(`the front stands still for ${ms} ms`);
           this.coverage.hit("fault: the front stands still");

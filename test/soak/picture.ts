@@ -145,7 +145,7 @@ function spark(values: readonly number[]): string {
 }
 
 /** Round numbers around the values, a few steps apart. */
-function axis(values: readonly number[]): { from: number; to: number; step: number } {
+export function axis(values: readonly number[]): { from: number; to: number; step: number } {
   const least = Math.min(...values);
   const most = Math.max(...values);
   const reach = most - least || Math.abs(most) || 1;
@@ -157,7 +157,7 @@ function axis(values: readonly number[]): { from: number; to: number; step: numb
   return { from, to: to > from ? to : from + step, step };
 }
 
-function rounded(value: number, step: number): string {
+export function rounded(value: number, step: number): string {
   return value.toFixed(Math.max(0, -Math.floor(Math.log10(step))));
 }
 
@@ -169,6 +169,6 @@ function short(value: number): string {
   return `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`;
 }
 
-function escaped(text: string): string {
+export function escaped(text: string): string {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }

@@ -116,7 +116,13 @@ export class World {
         },
       );
       asked.on("timeout", () => asked.destroy(new Error(`${method} ${path}: no answer within ${answerMs} ms`)));
-      asked.on("error", reject);
+      asked.on("error", (error: NodeJS.ErrnoException) => {
+        // A connection that was kept and had lain idle for so long that the node let it go just then: every client meets that.
+        if (asked.reusedSocket && error.code === "ECONNRESET") {
+          this.count("kept connections that were gone");
+          this.web(method, path, body, headers, agent).then(resolve, reject);
+        } else reject(error);
+      });
       asked.end(text);
     });
   }
