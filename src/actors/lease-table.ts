@@ -312,10 +312,11 @@ export class LeaseTableActor implements Actor {
 
   // ------------------------------------------------------------------------------------------------------------- cursor
 
+  /** Held: what somebody has read of a cursor does not fall back when the node is killed before it was stored. */
   private cursor(ref: Ref): void {
     const state = this.state();
     if (!state.exists || state.floor <= state.start) {
-      this.reply(ref, state);
+      this.reply(ref, state, true);
       return;
     }
     const tag = ++this.lastTag;
@@ -380,10 +381,10 @@ export class LeaseTableActor implements Actor {
     const [block] = blocks;
     const index = state.floor - 1 - (block?.firstOffset ?? state.floor);
     if (index < 0 || index >= block.count) {
-      this.reply(ref, state);
+      this.reply(ref, state, true);
       return;
     }
-    this.reply(ref, { ...state, lastId: eventId(block, index), lastTs: block.ts(index) });
+    this.reply(ref, { ...state, lastId: eventId(block, index), lastTs: block.ts(index) }, true);
   }
 
   private find(ts: number, pending: Pending): void {
@@ -406,7 +407,8 @@ export class LeaseTableActor implements Actor {
     const pending = this.pending.get(tag);
     if (pending === undefined) return;
     this.pending.delete(tag);
-    this.reply(pending.ref, pending.kind === "cursor" ? pending.state : reason);
+    if (pending.kind === "cursor") this.reply(pending.ref, pending.state, true);
+    else this.reply(pending.ref, reason);
   }
 
   // -------------------------------------------------------------------------------------------------------------- inside

@@ -236,6 +236,19 @@ test("G5: an OK to an ack leaves after the commit that holds it, and a crash bef
   assert.is(h.cursor().floor, 0);
 });
 
+test("G5: what CURSOR says is durable: an ack that is on its way to the store is in no answer that could be taken back", () => {
+  const h = new LeaseHarness();
+  h.member(1);
+  h.publishMany(2);
+  const [first] = h.take();
+  h.holdCommits = true;
+  h.send({ type: "settle", member: 1, entries: [{ id: first.id, ack: true, lease: first.lease }] });
+  const ref = h.send({ type: "cursor" });
+  assert.is(h.answers.has(ref), false);
+  h.commit();
+  assert.is((h.answers.get(ref) as CursorState).floor, 1);
+});
+
 test("G5: at the most unsettled events delivery waits, and goes on when some are settled", () => {
   const h = new LeaseHarness({ limits: { unsettledMax: 4 } });
   h.member(1);

@@ -46,7 +46,7 @@ await withMongod("mongo failover", async () => {
   const url = one.url();
 
   clientCrash({
-    kills: 5,
+    kills: 3,
     start: (env) => startNode({ data: "/nowhere", env: { STORE: "mongo", MONGO_URL: url, ...env } }),
     end: async () => undefined,
   });

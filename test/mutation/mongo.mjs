@@ -146,7 +146,7 @@ export const mongoFaults = [
     name: "mongo-time-by-block-alone",
     fault: "a time is looked for from the first block that had reached it, although retention has removed what had",
     promise: "from: ts",
-    file: shard,
+    file: "src/store/mongo/questions.ts",
     find: "return found?.offset ?? end;",
     replace: "return found === null ? end : from;",
     words: events,

@@ -18,7 +18,10 @@ export interface Query {
   readonly sort: Record<string, 1 | -1>;
 }
 
-type Offsets = { readonly from: number; readonly to: number };
+export interface Offsets {
+  readonly from: number;
+  readonly to: number;
+}
 
 const inLogOrder = { topic: 1, partition: 1, offset: 1 } as const;
 const inBlockOrder = { topic: 1, partition: 1, "block.tsMax": 1, offset: 1 } as const;

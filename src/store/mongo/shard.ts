@@ -1,6 +1,6 @@
 // One shard in MongoDB: heads and entries in memory as in every store, events in the database. ARCHITECTURE.md says what is atomic.
 
-import type { AnyBulkWriteOperation, ClientSession, Collection, Db, Document, FindCursor, MongoClient } from "mongodb";
+import type { ClientSession, Collection, Db, MongoClient } from "mongodb";
 import { mongoPayloadBytesMax } from "../../config.ts";
 import { BlockView } from "../../protocol/block.ts";
 import type { BlockFacts } from "../block-facts.ts";
@@ -16,8 +16,8 @@ import {
   type StoreEvents,
   type StreamHead,
 } from "../store.ts";
-import { type Concern, commitWrites, type Writes } from "./commit.ts";
-import { documentsOf, type EventDocument, type MakeBinary } from "./documents.ts";
+import { type Concern, commitWrites } from "./commit.ts";
+import type { EventDocument } from "./documents.ts";
 import type { Driver } from "./driver.ts";
 import {
   collectionOf,
@@ -26,31 +26,19 @@ import {
   entryCollections,
   entryKey,
   entryValue,
-  entryWrite,
   ofShard,
 } from "./entries.ts";
 import { messageOf, storeError } from "./failures.ts";
-import { droppedWrite, type HeadDocument, headsOf, headWrite, placeOf, type StreamFacts } from "./heads.ts";
+import { type HeadDocument, headsOf, placeOf, type StreamFacts } from "./heads.ts";
 import { type Loaded, type OldBlock, OldBlocks } from "./old-blocks.ts";
 import { type Claim, claimShard, ownersOf, releaseShard, untilStage } from "./owner.ts";
-import {
-  blocksQuery,
-  eventsQuery,
-  foreignQuery,
-  idQuery,
-  keyQuery,
-  keysQuery,
-  type Place,
-  type Query,
-  timeQuery,
-} from "./queries.ts";
-import { readBlocks } from "./reader.ts";
+import { dropper, endOf, planWrites, type Trimmable, type View } from "./plan.ts";
+import { eventsQuery, foreignQuery, type Offsets, type Place } from "./queries.ts";
+import { Questions } from "./questions.ts";
 import { Sweeper } from "./sweep.ts";
 
 /** Of an owner that has nothing to commit; owner.ts says what for. */
 const beatMs = 1500;
-const keysAtOnce = 16;
-const keyDocuments = 1000;
 
 export interface MongoShardOptions {
   readonly shard: number;
@@ -93,8 +81,8 @@ export class MongoShard implements ShardStore {
   /** Streams that ended, until nothing of them is left. */
   private readonly dropping = new Map<number, Promise<void>>();
   private readonly events: Collection<EventDocument>;
+  private readonly questions: Questions;
   private readonly sweeper: Sweeper;
-  private readonly binary: MakeBinary;
   private claim: Claim;
   private committing: Promise<void> | undefined;
   private beating: Promise<void> | undefined;
@@ -102,14 +90,14 @@ export class MongoShard implements ShardStore {
   private status: "open" | "broken" | "closed" = "open";
 
   constructor(options: MongoShardOptions, session: ClientSession, claim: Claim) {
-    const { shard, driver, db, events } = options;
+    const { shard, db, events } = options;
     this.options = options;
     this.shard = shard;
     this.epoch = claim.epoch;
     this.session = session;
     this.claim = claim;
-    this.binary = (bytes) => new driver.Binary(bytes);
     this.events = db.collection<EventDocument>("events");
+    this.questions = new Questions({ shard, client: options.client, events: this.events, writer: session });
     this.sweeper = new Sweeper(this.events, (error) =>
       events.report(`events below the start of a stream of shard ${shard} are not removed yet: ${messageOf(error)}`),
     );
@@ -119,7 +107,7 @@ export class MongoShard implements ShardStore {
 
   /** What the last owner has left: nobody but us can change it any more. */
   async load(): Promise<void> {
-    await this.withReads(async (options) => {
+    await this.questions.ask(async (options) => {
       for (const name of entryCollections) {
         for await (const document of this.collection(name).find(ofShard(this.shard), options)) this.takeEntry(document);
       }
@@ -209,7 +197,7 @@ export class MongoShard implements ShardStore {
     try {
       for (const [key, value] of commit.puts) this.learnTopic(key, value);
       const trimmable = await this.trimmable(commit, blocks);
-      const writes = this.writesOf(commit, checked, blocks, trimmable);
+      const writes = planWrites({ commit, checked, blocks, trimmable }, this.view());
       const { db, clock, commitMs } = this.options;
       await commitWrites(writes, this.claim, {
         db,
@@ -254,73 +242,20 @@ export class MongoShard implements ShardStore {
     return found;
   }
 
-  private writesOf(
-    commit: Commit,
-    checked: readonly BlockFacts[],
-    blocks: readonly BlockView[],
-    trimmable: Trimmable,
-  ): Writes {
-    const entries = new Map<EntryCollection, AnyBulkWriteOperation<Document>[]>();
-    const write = (name: EntryCollection, operation: AnyBulkWriteOperation<Document>) => {
-      const list = entries.get(name);
-      if (list === undefined) entries.set(name, [operation]);
-      else list.push(operation);
+  private view(): View {
+    return {
+      shard: this.shard,
+      state: this.state,
+      factsOf: (stream) => this.factsOf(stream),
+      topicOf: (stream) => this.topics.get(stream)?.name,
+      binary: (bytes) => new this.options.driver.Binary(bytes),
     };
-    const { binary, shard } = this;
-    const topicOf = (stream: number) => this.topics.get(stream)?.name;
-    // Of two puts of a key the later one wins, so the first need not be written.
-    for (const [key, value] of new Map(commit.puts)) {
-      const operation = entryWrite(shard, key, value, { topicOf, binary });
-      write(collectionOf(key), operation as AnyBulkWriteOperation<Document>);
-    }
-    const after = this.headsAfter(commit, checked, trimmable);
-    for (const [stream, head] of after) {
-      const facts = this.factsAfter(stream, blocks);
-      const operation = head === undefined ? droppedWrite(facts, this.endOf(stream, checked)) : headWrite(facts, head);
-      write("partitions", operation as AnyBulkWriteOperation<Document>);
-    }
-    const events = blocks.flatMap((block) => {
-      const facts = this.factsOf(block.stream);
-      return documentsOf(block, facts, facts.tsMax, binary);
-    });
-    return { events, entries };
-  }
-
-  /** The heads that the commit changes, as they will be; undefined for a stream that ends. */
-  private headsAfter(
-    commit: Commit,
-    checked: readonly BlockFacts[],
-    trimmable: Trimmable,
-  ): ReadonlyMap<number, StreamHead | undefined> {
-    const draft = new ShardState();
-    const changed = new Set([...checked.map(({ stream }) => stream), ...commit.trims.map(([stream]) => stream)]);
-    for (const stream of changed) {
-      const head = this.state.heads.get(stream);
-      if (head !== undefined) draft.heads.set(stream, { ...head });
-      else if (!checked.some((block) => block.stream === stream)) changed.delete(stream);
-    }
-    draft.apply({ puts: [], trims: commit.trims }, checked, dropper(trimmable));
-    return new Map([...changed].map((stream) => [stream, draft.heads.get(stream)]));
   }
 
   private factsOf(stream: number): StreamFacts {
     return (
       this.facts.get(stream) ?? { ...placeOf(this.shard, stream, this.topics.get(stream)?.name), tsMax: 0, swept: 0 }
     );
-  }
-
-  private factsAfter(stream: number, blocks: readonly BlockView[]): StreamFacts {
-    const facts = this.factsOf(stream);
-    const block = blocks.find((one) => one.stream === stream);
-    return { ...facts, tsMax: Math.max(facts.tsMax, block?.maxTs ?? 0) };
-  }
-
-  /** Of a stream that ends with this commit. */
-  private endOf(stream: number, checked: readonly BlockFacts[]): StreamHead {
-    const head = this.state.heads.get(stream);
-    const block = checked.find((one) => one.stream === stream);
-    const end = block === undefined ? (head?.end ?? 0) : block.firstOffset + block.count;
-    return { start: end, end, lastStoredAt: block?.storedAt ?? head?.lastStoredAt ?? 0, bytes: 0 };
   }
 
   /** It is durable: from here on it is seen. */
@@ -339,7 +274,7 @@ export class MongoShard implements ShardStore {
     }
     const before = new Map(
       commit.trims.map(([stream]) => {
-        return [stream, { start: this.state.heads.get(stream)?.start, end: this.endOf(stream, checked).end }];
+        return [stream, { start: this.state.heads.get(stream)?.start, end: endOf(this.state, stream, checked).end }];
       }),
     );
     this.state.apply(commit, checked, dropper(trimmable));
@@ -423,21 +358,13 @@ export class MongoShard implements ShardStore {
   // --------------------------------------------------------------------------------------------------------------- reads
 
   async read(stream: number, range: { from: number; to: number; bytesMax: number }): Promise<ReadResult> {
-    const head = this.state.heads.get(stream);
-    const facts = this.facts.get(stream);
-    if (head === undefined || facts === undefined) {
-      this.checkOpen();
-      return { blocks: [], next: range.from };
-    }
-    const { start, end } = head;
+    const asked = this.asked(stream);
+    if (asked === undefined) return { blocks: [], next: range.from };
     const missing: Damage[] = [];
-    const result = await this.withReads((options) =>
-      readBlocks(facts, { start, end }, range, {
-        find: (place, offsets) => this.find(eventsQuery(place, offsets), options),
-        start: () => this.state.heads.get(stream)?.start ?? Number.POSITIVE_INFINITY,
-        damaged: (damage) => void missing.push({ shard: this.shard, ...damage }),
-      }),
-    );
+    const result = await this.questions.blocksIn(asked.place, asked.offsets, range, {
+      start: () => this.state.heads.get(stream)?.start ?? Number.POSITIVE_INFINITY,
+      damaged: (damage) => void missing.push({ shard: this.shard, ...damage }),
+    });
     if (missing.length > 0) await this.checkOwner();
     for (const damage of missing) this.damaged(damage);
     return result;
@@ -446,94 +373,34 @@ export class MongoShard implements ShardStore {
   /** What is missing may have been removed by another node that has the shard by now. */
   private async checkOwner(): Promise<void> {
     const { shard, epoch } = this.claim;
-    const owner = await this.withReads((options) => ownersOf(this.options.db).findOne({ _id: shard, epoch }, options));
+    const owner = await this.questions.ask((options) =>
+      ownersOf(this.options.db).findOne({ _id: shard, epoch }, options),
+    );
     if (owner !== null) return;
     if (this.status === "open") this.status = "broken";
     throw new StoreError("broken", "EFENCED", `shard ${shard} was taken over by another node, this was epoch ${epoch}`);
   }
 
   async findTs(stream: number, ts: number): Promise<number> {
-    const head = this.state.heads.get(stream);
-    const facts = this.facts.get(stream);
-    if (head === undefined || facts === undefined) return 0;
-    const { start, end } = head;
-    return this.withReads(async (options) => {
-      // The first block by whose end the stream had reached that time has the first such event, unless retention has removed it.
-      const reached = await this.find(blocksQuery(facts, { from: 0, to: end }, ts), options)
-        .limit(1)
-        .next();
-      if (reached === null) return end;
-      const from = Math.max(start, reached.offset);
-      const found = await this.find(timeQuery(facts, { from, to: end }, ts), options)
-        .limit(1)
-        .next();
-      return found?.offset ?? end;
-    });
+    const asked = this.asked(stream);
+    return asked === undefined ? 0 : this.questions.time(asked.place, asked.offsets, ts);
   }
 
   async findId(stream: number, id: string): Promise<number | undefined> {
-    return this.withStream(stream, undefined, async (place, offsets, options) => {
-      const found = await this.find(idQuery(place, offsets, id), options)
-        .limit(1)
-        .next();
-      return found?.offset;
-    });
+    const asked = this.asked(stream);
+    return asked && this.questions.id(asked.place, asked.offsets, id);
   }
 
   async latest(
     stream: number,
     query: { keys: readonly string[] } | { after: string; limit: number },
   ): Promise<readonly LatestEntry[]> {
-    return this.withStream(stream, [], (place, offsets, options) =>
-      "keys" in query
-        ? this.latestOf(place, offsets, query.keys, options)
-        : this.latestAfter(place, offsets, query, options),
-    );
-  }
-
-  private async latestOf(
-    place: Place,
-    offsets: { from: number; to: number },
-    keys: readonly string[],
-    options: ReadOptions,
-  ): Promise<readonly LatestEntry[]> {
-    const found: LatestEntry[] = [];
-    for (let at = 0; at < keys.length; at += keysAtOnce) {
-      const some = await Promise.all(
-        keys.slice(at, at + keysAtOnce).map(async (key) => {
-          const event = await this.find(keyQuery(place, offsets, key), options)
-            .limit(1)
-            .next();
-          return event === null ? [] : [{ key, offset: event.offset }];
-        }),
-      );
-      found.push(...some.flat());
-    }
-    return found;
-  }
-
-  /** Reads the index in pieces, and steps over a key with many events as soon as one of them is known. */
-  private async latestAfter(
-    place: Place,
-    offsets: { from: number; to: number },
-    { after, limit }: { readonly after: string; readonly limit: number },
-    options: ReadOptions,
-  ): Promise<readonly LatestEntry[]> {
-    const entries: LatestEntry[] = [];
-    for (let last = after; ; ) {
-      const cursor = this.find(keysQuery(place, offsets, last), options);
-      const piece = await cursor
-        .project<{ key: string; offset: number }>({ _id: 0, key: 1, offset: 1 })
-        .limit(keyDocuments)
-        .toArray();
-      for (const { key, offset } of piece) {
-        if (key === last) continue;
-        if (entries.length === limit) return entries;
-        entries.push({ key, offset });
-        last = key;
-      }
-      if (piece.length < keyDocuments) return entries;
-    }
+    const asked = this.asked(stream);
+    if (asked === undefined) return [];
+    const { place, offsets } = asked;
+    return "keys" in query
+      ? this.questions.latestOf(place, offsets, query.keys)
+      : this.questions.latestAfter(place, offsets, query);
   }
 
   pruneTo(stream: number, policy: { storedBefore?: number; bytesMax?: number }): number {
@@ -556,59 +423,18 @@ export class MongoShard implements ShardStore {
     return start;
   }
 
-  /** The blocks that end behind `from`, in order; `to` is where a block may begin at most. */
   private async loadBlocks(stream: number, from: number, to: number, limit = 0): Promise<Loaded> {
-    const facts = this.facts.get(stream);
-    if (facts === undefined) return { blocks: [], whole: false };
-    return this.withReads(async (options) => {
-      const found = await this.find(blocksQuery(facts, { from: 0, to }), options)
-        .project<Pick<EventDocument, "offset" | "block">>({ _id: 0, offset: 1, block: 1 })
-        .limit(limit)
-        .toArray();
-      const blocks = found.flatMap(({ offset, block }) => {
-        if (block === undefined || offset + block.count <= from) return [];
-        const { storedAt, bytes, count } = block;
-        return [{ first: offset, end: offset + count, storedAt, bytes }];
-      });
-      return { blocks, whole: limit === 0 || found.length < limit };
-    });
+    const place = this.facts.get(stream);
+    return place === undefined ? { blocks: [], whole: false } : this.questions.blocks(place, { from, to }, limit);
   }
 
-  private async withStream<T>(
-    stream: number,
-    nothing: T,
-    run: (place: Place, offsets: { from: number; to: number }, options: ReadOptions) => Promise<T>,
-  ): Promise<T> {
+  /** A stream as it is now, for a question about it. */
+  private asked(stream: number): { readonly place: Place; readonly offsets: Offsets } | undefined {
+    if (this.status === "closed") throw this.stale();
     const head = this.state.heads.get(stream);
-    const facts = this.facts.get(stream);
-    if (head === undefined || facts === undefined) {
-      this.checkOpen();
-      return nothing;
-    }
-    const { start: from, end: to } = head;
-    return this.withReads((options) => run(facts, { from, to }, options));
-  }
-
-  private find({ filter, sort }: Query, options: ReadOptions): FindCursor<EventDocument> {
-    return this.events.find(filter, { ...options, sort });
-  }
-
-  /**
-   * What is read is at a majority, and never older than our last commit: after a failover a new primary may not know for a moment how
-   * far a majority is, and what it then does not show would be taken for missing.
-   */
-  private async withReads<T>(run: (options: ReadOptions) => Promise<T>): Promise<T> {
-    this.checkOpen();
-    const session = this.options.client.startSession({ causalConsistency: true });
-    try {
-      const { operationTime } = this.session;
-      if (operationTime !== undefined) session.advanceOperationTime(operationTime);
-      return await run({ session, readConcern: { level: "majority" } });
-    } catch (error) {
-      throw storeError(error, "broken", `shard ${this.shard} could not be read`);
-    } finally {
-      await session.endSession();
-    }
+    const place = this.facts.get(stream);
+    if (head === undefined || place === undefined) return undefined;
+    return { place, offsets: { from: head.start, to: head.end } };
   }
 
   private damaged(damage: Damage): void {
@@ -671,10 +497,6 @@ export class MongoShard implements ShardStore {
     return this.options.db.collection<EntryDocument>(name);
   }
 
-  private checkOpen(): void {
-    if (this.status === "closed") throw this.stale();
-  }
-
   private stale(): StoreError {
     return new StoreError("broken", "ESTALE", `shard ${this.shard} is ${this.status}`);
   }
@@ -693,26 +515,6 @@ interface Topic {
 interface TopicEntry {
   readonly name: string;
   readonly settings: { readonly writeConcern?: string };
-}
-
-type Trimmable = ReadonlyMap<number, { readonly start: number; readonly blocks: readonly OldBlock[] }>;
-
-/** Gives the bytes of the blocks that each move of a start leaves behind, one after the other. */
-function dropper(trimmable: Trimmable): (stream: number, start: number | null) => number {
-  const starts = new Map<number, number>();
-  return (stream, start) => {
-    const known = trimmable.get(stream);
-    if (known === undefined || start === null) return 0;
-    const before = starts.get(stream) ?? known.start;
-    starts.set(stream, start);
-    const gone = known.blocks.filter(({ end }) => end > before && end <= start);
-    return gone.reduce((sum, { bytes }) => sum + bytes, 0);
-  };
-}
-
-interface ReadOptions {
-  readonly session: ClientSession;
-  readonly readConcern: { readonly level: "majority" };
 }
 
 function oldBlockOf(block: BlockView): OldBlock {
