@@ -398,7 +398,8 @@ export class Subscription {
     if (seat.status !== "joined") return;
     const { system, clock } = this.options;
     const answer = await system.request(seat.address, this.flow(seat));
-    if (!isFailure(answer) || answer.code !== "overloaded") return;
+    // Also after its deadline: a front that stood still for so long hears that before it hears what the table had posted.
+    if (!isFailure(answer) || !isRetryable(answer)) return;
     let again = this.refusedFlows.get(seat);
     if (again === undefined) {
       again = sleep(clock, answer.retry_after_ms ?? backoffMsMin).then(() => {

@@ -568,30 +568,35 @@ test("a group that is removed while it is being joined is joined at no other par
     { partitions: 4 },
   ));
 
-test("a PAUSE that a busy worker refused is asked again before its OK, with what is wanted by then", () =>
-  staged(async ({ url, system, clock }) => {
-    const client = await PlainClient.open(url);
-    await client.subscribe("t", "g");
-    let busy = true;
-    system.on("flow", () => (busy ? failure("overloaded", "busy", 100) : null));
-    let done = 0;
-    const answers = ["PAUSE", "RESUME", "PAUSE"].map((op) =>
-      client.ok({ op, topic: "t", group: "g" }).then(() => {
-        done++;
-      }),
-    );
-    await system.nth("flow", 2);
-    await client.ok({ op: "CURSOR", topic: "t", group: "g" });
-    assert.is(done, 0);
-    busy = false;
-    clock.advance(100);
-    await Promise.all(answers);
-    assert.equal(
-      flows(system).map(({ open }) => open),
-      [false, true, false, false],
-    );
-    await client.close();
-  }));
+for (const [why, refusal] of [
+  ["that a busy worker refused", failure("overloaded", "busy", 100)],
+  ["of which nothing was heard in time", failure("unavailable", "no answer within 30 ms", 100)],
+] as const) {
+  test(`a PAUSE ${why} is asked again before its OK, with what is wanted by then`, () =>
+    staged(async ({ url, system, clock }) => {
+      const client = await PlainClient.open(url);
+      await client.subscribe("t", "g");
+      let busy = true;
+      system.on("flow", () => (busy ? refusal : null));
+      let done = 0;
+      const answers = ["PAUSE", "RESUME", "PAUSE"].map((op) =>
+        client.ok({ op, topic: "t", group: "g" }).then(() => {
+          done++;
+        }),
+      );
+      await system.nth("flow", 2);
+      await client.ok({ op: "CURSOR", topic: "t", group: "g" });
+      assert.is(done, 0);
+      busy = false;
+      clock.advance(100);
+      await Promise.all(answers);
+      assert.equal(
+        flows(system).map(({ open }) => open),
+        [false, true, false, false],
+      );
+      await client.close();
+    }));
+}
 
 test("a leave that a busy worker refused is told all the same", () =>
   staged(

@@ -21,4 +21,5 @@ export const seeds: readonly { readonly seed: number; readonly fault: string }[]
     seed: 20013622,
     fault: "whoever was joining a group while it was deleted left members behind, and one was to get an event alone",
   },
+  { seed: 90006440, fault: "after a PAUSE was answered, events came that had been posted while the front stood still" },
 ];
