@@ -11,7 +11,8 @@ const server = (code: number) => new MongoServerError({ message: "no", code, cod
 
 test("what is only away may pass, whatever shape its error has", () => {
   const reset = Object.assign(new Error("read ECONNRESET"), { code: "ECONNRESET", errno: -104, syscall: "read" });
-  for (const error of [reset, new MongoNetworkError("gone"), server(10_107), server(189), server(91)]) {
+  const ended = Object.assign(new Error("This socket has been ended by the other party"), { code: "EPIPE" });
+  for (const error of [reset, ended, new MongoNetworkError("gone"), server(10_107), server(189), server(91)]) {
     assert.is(isPassing(error), true, error.message);
     const failure = storeError(error, "refused", "trying");
     assert.equal([failure.code, mayPass(failure), failure.state], ["ENOPRIMARY", true, "refused"]);

@@ -57,6 +57,16 @@ const passingCodes = new Set<number | string>([
   13_436,
 ]);
 
+/** Of Node's sockets and streams, where there was no call of the system that failed: the other end had gone before. */
+const goneCodes = new Set<number | string>([
+  "EPIPE",
+  "ECONNRESET",
+  "ERR_SOCKET_CLOSED",
+  "ERR_STREAM_DESTROYED",
+  "ERR_STREAM_PREMATURE_CLOSE",
+  "ERR_STREAM_WRITE_AFTER_END",
+]);
+
 const codes: Readonly<Record<number, string>> = {
   13: "EACCES",
   18: "EAUTH",
@@ -79,7 +89,8 @@ export function isPassing(error: unknown): boolean {
   const { name, code, syscall } = error as ServerError;
   if (hasLabel(error, "TransientTransactionError") || hasLabel(error, "RetryableWriteError")) return true;
   if (syscall !== undefined) return true;
-  return unreachableNames.has(name ?? "") || (code !== undefined && passingCodes.has(code));
+  if (unreachableNames.has(name ?? "")) return true;
+  return code !== undefined && (passingCodes.has(code) || goneCodes.has(code));
 }
 
 export function codeOf(error: unknown): string {
