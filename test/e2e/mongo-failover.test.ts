@@ -11,6 +11,8 @@ import { startHere } from "../support/node-here.ts";
 import { startNode } from "../support/node-process.ts";
 
 const atATime = 40;
+/** Where much else goes on, an election takes its time. */
+const patienceMs = 60_000;
 
 /** What ends the primary, and what brings it back. */
 const faults: [name: string, strike: (mongod: Mongod) => Promise<() => Promise<void>>][] = [
@@ -69,7 +71,11 @@ await withMongod("mongo failover", async () => {
       const publisher = async () => {
         while (going) {
           const n = next++;
-          const { id, offset } = await client.publish("load", { n, pad: "x".repeat(200) }, { key: "one" });
+          const { id, offset } = await client.publish(
+            "load",
+            { n, pad: "x".repeat(200) },
+            { key: "one", timeoutMs: patienceMs },
+          );
           confirmed.set(n, { id, offset });
         }
       };
@@ -78,12 +84,12 @@ await withMongod("mongo failover", async () => {
       for (const [name, strike] of faults) {
         const heal = await strike(mongod);
         const before = confirmed.size;
-        await eventually(20_000, `publishing goes on after ${name}`, () => confirmed.size > before + 200);
+        await eventually(patienceMs, `publishing goes on after ${name}`, () => confirmed.size > before + 200);
         await heal();
       }
       going = false;
       await load;
-      await eventually(20_000, "the group has had everything", () => handled.size === next);
+      await eventually(patienceMs, "the group has had everything", () => handled.size === next);
       await eventually(10_000, "ready", async () => (await fetch(`${http}/health/ready`)).status === 200);
       const lines = (await (await fetch(`${http}/export?topic=load`)).text()).split("\n").filter(Boolean);
       const events = lines.map((line) => JSON.parse(line) as { id: string; offset: number; payload: { n: number } });
