@@ -10,8 +10,13 @@ export interface Ready {
   readonly shards: readonly { readonly shard: number; readonly status: string; readonly reason?: string }[];
 }
 
+/** A kept connection may be let go by the other end just then, and a look may be taken twice. */
+async function look(url: string): Promise<Response> {
+  return fetch(url).catch(() => fetch(url));
+}
+
 export async function readiness(http: string): Promise<Ready> {
-  const response = await fetch(`${http}/health/ready`);
+  const response = await look(`${http}/health/ready`);
   return { status: response.status, ...((await response.json()) as Omit<Ready, "status">) };
 }
 
@@ -33,7 +38,7 @@ export async function untilReady(http: string, ms = 8000): Promise<number> {
 
 /** The values of one metric, by the text of their labels. */
 export async function metric(http: string, name: string): Promise<Map<string, number>> {
-  const text = await (await fetch(`${http}/metrics`)).text();
+  const text = await (await look(`${http}/metrics`)).text();
   const lines = [...text.matchAll(new RegExp(`^(?:narthex_)?${name}(?:\\{([^}]*)\\})? (\\S+)$`, "gm"))];
   return new Map(lines.map(([, labels, value]) => [labels ?? "", Number(value)]));
 }
