@@ -4,8 +4,6 @@
 import { frameBounds } from "./bounds.ts";
 import { decoder, strictDecoder } from "./utf8.ts";
 
-const tooDeep = `payload nests deeper than ${frameBounds.nestingMax}`;
-
 /**
  * What is wrong with a payload, or undefined: it must be one JSON value in UTF-8, nested at most 64 deep, without line breaks. (A
  * line break can only stand between tokens, where it means nothing, and would cut a line of an export in two.)
@@ -18,13 +16,27 @@ export function payloadFault(bytes: Uint8Array): string | undefined {
     if (!(error instanceof TypeError)) throw error;
     return "payload is not UTF-8";
   }
-  if (text.includes("\n") || text.includes("\r")) return "payload has a line break between its tokens";
+  if (hasLineBreak(text)) return "payload has a line break between its tokens";
+  return valueFault(text);
+}
+
+function hasLineBreak(text: string): boolean {
+  return text.includes("\n") || text.includes("\r");
+}
+
+/** Of a payload on one line. */
+function valueFault(text: string): string | undefined {
   try {
     JSON.parse(text);
   } catch (error) {
     return `payload is not one JSON value${placeOf(error)}`;
   }
-  return nestsTooDeep(text, frameBounds.nestingMax) ? tooDeep : undefined;
+  return nestsTooDeep(text, frameBounds.nestingMax) ? `payload nests deeper than ${frameBounds.nestingMax}` : undefined;
+}
+
+interface FaultAt {
+  readonly index: number;
+  readonly fault: string;
 }
 
 /**
@@ -32,26 +44,14 @@ export function payloadFault(bytes: Uint8Array): string | undefined {
  * ASCII, which most of them are, is decoded and searched as a whole: there a character is a byte. Each is parsed alone, or a payload such as
  * `7,8` would shift its neighbours.
  */
-export function faultOfMany(
-  bytes: Uint8Array,
-  starts: Uint32Array,
-): { readonly index: number; readonly fault: string } | undefined {
+export function faultOfMany(bytes: Uint8Array, starts: Uint32Array): FaultAt | undefined {
   const text = asciiText(bytes);
-  if (text === undefined || text.includes("\n") || text.includes("\r")) return faultOneByOne(bytes, starts);
-  let brace = text.indexOf("{");
-  let bracket = text.indexOf("[");
+  const whole = text !== undefined && !hasLineBreak(text);
   for (let index = 0; index + 1 < starts.length; index++) {
-    const end = starts[index + 1];
-    const one = text.slice(starts[index], end);
-    try {
-      JSON.parse(one);
-    } catch (error) {
-      return { index, fault: `payload is not one JSON value${placeOf(error)}` };
-    }
-    let opened = 0;
-    for (; brace >= 0 && brace < end; brace = text.indexOf("{", brace + 1)) opened++;
-    for (; bracket >= 0 && bracket < end; bracket = text.indexOf("[", bracket + 1)) opened++;
-    if (opened > frameBounds.nestingMax && nestsTooDeep(one, frameBounds.nestingMax)) return { index, fault: tooDeep };
+    const from = starts[index];
+    const to = starts[index + 1];
+    const fault = whole ? valueFault(text.slice(from, to)) : payloadFault(bytes.subarray(from, to));
+    if (fault !== undefined) return { index, fault };
   }
   return undefined;
 }
@@ -59,17 +59,6 @@ export function faultOfMany(
 function asciiText(bytes: Uint8Array): string | undefined {
   const text = decoder.decode(bytes);
   return text.length === bytes.length && !text.includes("\ufffd") ? text : undefined;
-}
-
-function faultOneByOne(
-  bytes: Uint8Array,
-  starts: Uint32Array,
-): { readonly index: number; readonly fault: string } | undefined {
-  for (let index = 0; index + 1 < starts.length; index++) {
-    const fault = payloadFault(bytes.subarray(starts[index], starts[index + 1]));
-    if (fault !== undefined) return { index, fault };
-  }
-  return undefined;
 }
 
 /** Where JSON.parse gave up, if it says so. Its own message quotes the text, and what clients send must not get into logs. */

@@ -47,16 +47,15 @@ export class LabelBound {
   }
 
   apply(samples: Iterable<Sample>): Sample[] {
-    const all = [...samples];
-    this.release(all);
+    const keyed = Array.from(samples, (sample) => ({ sample, key: labelKey(sample.labels) }));
+    this.release(keyed);
     const bounded: Sample[] = [];
-    for (const sample of all) {
+    for (const { sample, key } of keyed) {
       let sets = this.kept.get(sample.name);
       if (sets === undefined) {
         sets = new Set();
         this.kept.set(sample.name, sets);
       }
-      const key = labelKey(sample.labels);
       if (sets.has(key) || isFolded(sample.labels)) {
         bounded.push(sample);
       } else if (sets.size < this.setsMax) {
@@ -70,11 +69,11 @@ export class LabelBound {
     return mergeSamples(bounded);
   }
 
-  private release(samples: readonly Sample[]): void {
+  private release(keyed: readonly { readonly sample: Sample; readonly key: string }[]): void {
     const present = new Map<string, Set<string>>();
-    for (const { name, labels } of samples) {
-      const sets = present.get(name) ?? new Set();
-      present.set(name, sets.add(labelKey(labels)));
+    for (const { sample, key } of keyed) {
+      const keys = present.get(sample.name) ?? new Set();
+      present.set(sample.name, keys.add(key));
     }
     for (const [name, sets] of this.kept) {
       const there = present.get(name);
