@@ -1,10 +1,11 @@
 // A server that is somebody else's program: looked for, started on loopback with a folder of its own, and ended by its id.
 
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
-import { accessSync, constants, readdirSync, readFileSync, statSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { createServer } from "node:net";
-import { delimiter, join } from "node:path";
+import { join } from "node:path";
 import { within } from "../../test/support/deadline.ts";
+import { isProgram, onPath } from "../../test/support/programs.ts";
 import { processMicros } from "./cpu.ts";
 
 /** Where Debian puts servers, which is not on everybody's PATH. */
@@ -14,18 +15,7 @@ const endMs = 20_000;
 
 /** The path of a program, or undefined. */
 export function findProgram(name: string): string | undefined {
-  const folders = [...(process.env.PATH ?? "").split(delimiter), ...serverFolders];
-  return folders.map((folder) => join(folder, name)).find(isProgram);
-}
-
-export function isProgram(path: string): boolean {
-  try {
-    accessSync(path, constants.X_OK);
-    return statSync(path).isFile();
-  } catch (error) {
-    if (["ENOENT", "EACCES", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return false;
-    throw error;
-  }
+  return [...onPath(name), ...serverFolders.map((folder) => join(folder, name))].find(isProgram);
 }
 
 /** What a program says of its version, as three numbers. */

@@ -5,8 +5,9 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type ChannelModel, type ConfirmChannel, connect } from "amqplib";
 import { dataFolder } from "../../test/support/node-process.ts";
+import { isProgram } from "../../test/support/programs.ts";
 import { type Payload, payloadBytes } from "../support/payload.ts";
-import { findProgram, freePort, isProgram, type ServerProcess, startServer } from "../support/server-process.ts";
+import { findProgram, freePort, type ServerProcess, startServer } from "../support/server-process.ts";
 import type { Settings } from "../support/settings.ts";
 import type { Consumer, ConsumerOptions, Publisher, System } from "../support/system.ts";
 

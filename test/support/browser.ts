@@ -3,13 +3,13 @@
 //
 // Where there is no Chromium the tests that need one are skipped, and say so. With CI or NARTHEX_REQUIRE_BROWSER set they fail.
 
-import { accessSync, constants } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { delimiter, isAbsolute, join } from "node:path";
+import { isAbsolute } from "node:path";
 import { chromium, type Page } from "playwright-core";
 import { test } from "uvu";
 import { within } from "./deadline.ts";
+import { isProgram, onPath } from "./programs.ts";
 
 const names = ["chromium", "chromium-browser", "google-chrome"];
 const openMs = 30_000;
@@ -23,18 +23,8 @@ const contentTypes: Readonly<Record<string, string>> = {
 
 export function findChromium(env: NodeJS.ProcessEnv = process.env): string | undefined {
   const wanted = env.CHROMIUM === undefined ? names : [env.CHROMIUM];
-  const folders = (env.PATH ?? "").split(delimiter).filter((folder) => folder !== "");
-  const paths = wanted.flatMap((name) => (isAbsolute(name) ? [name] : folders.map((folder) => join(folder, name))));
+  const paths = wanted.flatMap((name) => (isAbsolute(name) ? [name] : onPath(name, env)));
   return paths.find(isProgram);
-}
-
-function isProgram(path: string): boolean {
-  try {
-    accessSync(path, constants.X_OK);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** What a missing Chromium means for a test: nothing to run, or a failure. */

